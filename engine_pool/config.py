@@ -1,0 +1,138 @@
+"""The pool's settings: one frozen value, made once from the environment and passed down.
+
+Precedence: environment > default. Django's own settings stand in `controlplane/settings.py`; what both need
+(store, pool name, model) is read here and handed to Django.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from engine_pool.errors import ConfigError
+from engine_pool.types import EngineKind
+
+RAY_NAMESPACE = "ferry"
+"""All of Ferry's actors live in this Ray namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """Settings of one pool (the instances of one model)."""
+
+    pool: str = "default"
+    engine: EngineKind = EngineKind.VLLM
+    instances: int = 2
+    """FERRY_INSTANCES, 0-512: engine instances wanted."""
+    model: str = ""
+    """FERRY_MODEL: a folder with a Hugging Face checkpoint, or a hub id; empty: the default model."""
+    served_model_name: str = ""
+    """FERRY_SERVED_MODEL_NAME: the name that clients use; empty: the last part of `model`."""
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    ray_address: str = "auto"
+    var_dir: Path = Path("var")
+    """FERRY_VAR_DIR: logs, the default model, the embedded database and store."""
+
+    max_model_len: int | None = None
+    """FERRY_MAX_MODEL_LEN, tokens: longest prompt plus output; None: what the model allows."""
+    kv_cache_gib: float = 0.5
+    """FERRY_KV_CACHE_GIB, GiB of KV cache an engine; on the default model 0.5 GiB are about 23,000 tokens."""
+    max_running: int = 64
+    """FERRY_MAX_RUNNING: requests in one step (vLLM's max_num_seqs)."""
+    engine_memory_gib: float = 2.0
+    """FERRY_ENGINE_MEMORY_GIB, GiB that an engine needs besides its KV cache; checked before start."""
+
+    report_interval_ms: int = 100
+    """Longest time between two load reports of an instance; the pages call it stale after 5 s."""
+    report_min_gap_ms: int = 20
+    """Shortest time between two reports on change: 50 a second keep the store and the readers idle."""
+    submit_timeout_s: float = 10.0
+    """Longest wait for an engine to accept a request; a step of a long prefill stays well below."""
+    start_timeout_s: float = 600.0
+    """Longest start of an instance: loading the weights of a large model takes minutes."""
+    lost_after_s: float = 10.0
+    """No answer for this long: the instance counts as lost. Above any pause of a healthy process."""
+    restart_backoff_s: float = 1.0
+    """Wait before the first restart; doubles up to `restart_backoff_max_s`, reset after 60 s of serving."""
+    restart_backoff_max_s: float = 60.0
+    store_timeout_s: float = 5.0
+    """How long an engine or a web process waits for the store before it gives up its streams."""
+    log_live_s: int = 3600
+    """FERRY_REQUEST_MAX_AGE_S: longest life of a request; its log goes with it."""
+    log_ended_s: int = 300
+    """FERRY_RESUME_S: how long a finished stream can still be resumed."""
+    orphan_grace_s: float = 30.0
+    """FERRY_ORPHAN_GRACE_S: a request whose web process died goes on this long, so that it can be resumed."""
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "PoolConfig":
+        """Raises: ConfigError naming the variable whose value cannot work."""
+        default = cls()
+        return cls(
+            pool=_read(environ, "FERRY_POOL", str, default.pool),
+            engine=_read(environ, "FERRY_ENGINE", EngineKind, default.engine),
+            instances=_read(environ, "FERRY_INSTANCES", _integer(0, 512), default.instances),
+            model=_read(environ, "FERRY_MODEL", str, default.model),
+            served_model_name=_read(
+                environ, "FERRY_SERVED_MODEL_NAME", str, default.served_model_name
+            ),
+            redis_url=_read(environ, "REDIS_URL", str, default.redis_url),
+            ray_address=_read(environ, "RAY_ADDRESS", str, default.ray_address),
+            var_dir=_read(environ, "FERRY_VAR_DIR", Path, default.var_dir),
+            max_model_len=_read(
+                environ, "FERRY_MAX_MODEL_LEN", _integer(16, 10_000_000), default.max_model_len
+            ),
+            kv_cache_gib=_read(environ, "FERRY_KV_CACHE_GIB", _number(0.01), default.kv_cache_gib),
+            max_running=_read(environ, "FERRY_MAX_RUNNING", _integer(1, 4096), default.max_running),
+            engine_memory_gib=_read(
+                environ, "FERRY_ENGINE_MEMORY_GIB", _number(0.1), default.engine_memory_gib
+            ),
+            log_live_s=_read(
+                environ, "FERRY_REQUEST_MAX_AGE_S", _integer(10, 86_400), default.log_live_s
+            ),
+            log_ended_s=_read(environ, "FERRY_RESUME_S", _integer(1, 86_400), default.log_ended_s),
+            orphan_grace_s=_read(
+                environ, "FERRY_ORPHAN_GRACE_S", _number(0.0), default.orphan_grace_s
+            ),
+        )
+
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+def _read(
+    environ: Mapping[str, str], name: str, parse: Callable[[str], T], default: D
+) -> T | D:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        expected = (
+            " or ".join(kind.value for kind in EngineKind) if parse is EngineKind else str(error)
+        )
+        raise ConfigError(f"{name}={text!r}: expected {expected}") from None
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _number(low: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value < float("inf"):
+            raise ValueError(f"a number of at least {low}")
+        return value
+
+    return parse

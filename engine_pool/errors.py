@@ -1,0 +1,50 @@
+"""Failures at the pool's boundary. `code` is the OpenAI-style error code that a client sees."""
+
+
+class PoolError(Exception):
+    """A failure of the pool or the store. `retryable`: whether sending the same request again may work."""
+
+    code = "pool_error"
+    retryable = True
+
+
+class NoInstance(PoolError):
+    """No instance takes requests now."""
+
+    code = "server_is_overloaded"
+
+
+class InstanceLost(PoolError):
+    """The instance that served the request died."""
+
+    code = "instance_lost"
+
+
+class StoreUnavailable(PoolError):
+    """The store does not answer, so no request can be taken and no stream can go on."""
+
+    code = "store_unavailable"
+
+
+class StreamSuperseded(PoolError):
+    """Another reader resumed this stream; this one ends."""
+
+    code = "stream_superseded"
+    retryable = False
+
+
+class StreamGone(PoolError):
+    """The stream that a client wants to resume is not, or no longer, in the store."""
+
+    code = "stream_not_found"
+    retryable = False
+
+
+class EngineRefused(PoolError):
+    """The engine did not take the request; the message says why."""
+
+    code = "engine_refused"
+
+
+class ConfigError(ValueError):
+    """A setting has a value that cannot work. The message names the setting and what it may be."""

@@ -1,0 +1,81 @@
+"""The interfaces between the pool's shells and what they drive.
+
+`Engine` has two implementations: `vllm_adapter.VllmEngine` (a real vLLM EngineCore in this process) and
+`simulator.live_engine.SimulatedEngine` (a latency model in real time). `engine_actor.EngineActor` hosts
+either and adds what both need: the step thread, the token log, load reports.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine_pool.types import PriorityClass, RequestId, RequestLoad
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as a web process sends it to an engine.
+
+    `payload` is the engine's own encoding: for vLLM an EngineCoreRequest in vLLM's msgpack; a simulated
+    engine reads only the plain fields.
+    """
+
+    request_id: RequestId
+    epoch: int
+    """Number of the producer, from 1; a takeover raises it (token_log.py, fencing)."""
+    prompt_tokens: int
+    max_tokens: int
+    priority_class: PriorityClass
+    tenant: str
+    arrival_unix_s: float
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step produced for one request."""
+
+    request_id: RequestId
+    token_ids: tuple[int, ...]
+    finish_reason: str | None = None
+    """vLLM's FinishReason in words (stop, length, abort, error, repetition), None while it goes on."""
+    stop_reason: int | str | None = None
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache; meaningful in a request's first output."""
+    detail: bytes | None = None
+    """Logprobs and the like in the engine's own encoding, read only by the matching front end."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """The engine's part of an InstanceLoad; fields as there."""
+
+    capacity_tokens: int
+    used_tokens: int
+    block_size_tokens: int
+    max_running: int
+    running: tuple[RequestLoad, ...]
+    waiting: tuple[RequestLoad, ...]
+    preemptions_total: int
+
+
+class Engine(Protocol):
+    """A continuous-batching engine. Every method is called from the actor's one step thread only."""
+
+    def add(self, request: EngineRequest) -> None:
+        """Queues a request. Raises: EngineRefused when it can never run; nothing is queued then."""
+
+    def abort(self, request_ids: Sequence[RequestId]) -> None:
+        """Ends requests and frees their KV blocks before the next step. Unknown ids are ignored."""
+
+    def has_work(self) -> bool:
+        """Says whether `step` would do anything."""
+
+    def step(self) -> list[StepOutput]:
+        """Runs one iteration and returns its outputs. Raises: any error means the engine is dead."""
+
+    def load(self) -> EngineLoad:
+        """Returns the present load; O(requests), no device work."""
+
+    def close(self) -> None:
+        """Frees the engine's resources and ends its worker processes, if it has any."""

@@ -1,0 +1,121 @@
+"""The shared view of the pool, in the store: who reports, how everybody else sees it.
+
+Engines push their loads, the pool process their statuses, web processes what they have just sent (the
+in-flight ledger, so that a stale report does not make a herd: simulation.md, "What changes conclusions", 1).
+Each web process keeps the whole view in memory; a decision never waits for the store.
+
+| key | type | holds |
+|---|---|---|
+| ferry:statuses | hash | instance -> InstanceStatus, as msgpack |
+| ferry:loads | hash | instance -> InstanceLoad, as msgpack |
+| ferry:events | stream | FleetEvents, newest EVENTS_KEPT |
+| ferry:fleet | channel | one `tag + msgpack` a change: S status, L load, D dispatched, E event, G gone |
+| ferry:incarnation | string | made anew when the store lost its memory |
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import redis
+import redis.asyncio
+
+from engine_pool.types import FleetEvent, InFlight, InstanceLoad, InstanceName, InstanceStatus
+
+STATUSES: Final = "ferry:statuses"
+LOADS: Final = "ferry:loads"
+EVENTS: Final = "ferry:events"
+FLEET_CHANNEL: Final = "ferry:fleet"
+INCARNATION: Final = "ferry:incarnation"
+EVENTS_KEPT: Final = 1000
+"""Events; the pages show 50, the database keeps all (a Celery task copies them every few seconds)."""
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_status = msgspec.msgpack.Decoder(InstanceStatus).decode
+decode_load = msgspec.msgpack.Decoder(InstanceLoad).decode
+decode_event = msgspec.msgpack.Decoder(FleetEvent).decode
+_decode_in_flight = msgspec.msgpack.Decoder(list[InFlight]).decode
+
+Change = InstanceStatus | InstanceLoad | FleetEvent | tuple[InFlight, ...] | InstanceName
+"""What arrives on the fleet's channel; a bare InstanceName is an instance that is gone for good."""
+
+
+def decode_change(blob: bytes) -> Change:
+    """Decodes one message of the fleet's channel. Raises: ValueError for an unknown tag."""
+    tag, body = blob[:1], memoryview(blob)[1:]
+    if tag == b"L":
+        return decode_load(body)
+    if tag == b"S":
+        return decode_status(body)
+    if tag == b"D":
+        return tuple(_decode_in_flight(body))
+    if tag == b"E":
+        return decode_event(body)
+    if tag == b"G":
+        return InstanceName(bytes(body).decode())
+    raise ValueError(f"unknown tag {tag!r} on {FLEET_CHANNEL}")
+
+
+class Bulletin:
+    """The reporting side, for engines and the pool process. Blocking. Raises: redis.RedisError."""
+
+    def __init__(self, store: "redis.Redis[bytes]") -> None:
+        self._store = store
+
+    def report_load(self, load: InstanceLoad) -> None:
+        self._set_and_tell(LOADS, load.instance, b"L", _encode(load))
+
+    def report_status(self, status: InstanceStatus) -> None:
+        self._set_and_tell(STATUSES, status.instance, b"S", _encode(status))
+
+    def _set_and_tell(self, key: str, field: str, tag: bytes, body: bytes) -> None:
+        pipe = self._store.pipeline(transaction=False)
+        pipe.hset(key, field, body)
+        pipe.publish(FLEET_CHANNEL, tag + body)
+        pipe.execute()
+
+    def forget(self, instance: InstanceName) -> None:
+        """Removes an instance from the view."""
+        pipe = self._store.pipeline(transaction=False)
+        pipe.hdel(STATUSES, instance)
+        pipe.hdel(LOADS, instance)
+        pipe.publish(FLEET_CHANNEL, b"G" + instance.encode())
+        pipe.execute()
+
+    def report_event(self, event: FleetEvent) -> None:
+        body = _encode(event)
+        pipe = self._store.pipeline(transaction=False)
+        pipe.xadd(EVENTS, {"e": body}, maxlen=EVENTS_KEPT, approximate=True)
+        pipe.publish(FLEET_CHANNEL, b"E" + body)
+        pipe.execute()
+
+
+async def report_sent(store: "redis.asyncio.Redis[bytes]", sent: Sequence[InFlight]) -> None:
+    """Tells all web processes what this one has just sent to engines. Raises: redis.RedisError."""
+    await store.publish(FLEET_CHANNEL, b"D" + _encode(list(sent)))
+
+
+async def store_incarnation(store: "redis.asyncio.Redis[bytes]") -> str:
+    """Returns the store's own name; another one than before means that it lost its memory."""
+    await store.set(INCARNATION, uuid.uuid4().hex, nx=True)
+    name: bytes | None = await store.get(INCARNATION)
+    assert name is not None, "set just before"
+    return name.decode()
+
+
+async def read_view(
+    store: "redis.asyncio.Redis[bytes]",
+) -> tuple[tuple[InstanceStatus, ...], tuple[InstanceLoad, ...]]:
+    """Reads all statuses and loads. Subscribe to FLEET_CHANNEL first: then nothing is missed."""
+    pipe = store.pipeline(transaction=False)
+    pipe.hvals(STATUSES)
+    pipe.hvals(LOADS)
+    statuses, loads = await pipe.execute()
+    return tuple(map(decode_status, statuses)), tuple(map(decode_load, loads))
+
+
+async def read_events(store: "redis.asyncio.Redis[bytes]", count: int = 50) -> list[FleetEvent]:
+    """Returns the newest events, newest first."""
+    entries = await store.xrevrange(EVENTS, count=count)
+    return [decode_event(fields[b"e"]) for _, fields in entries]
