@@ -136,6 +136,29 @@ class FleetEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceSample:
+    """One instance in one second, for the charts. None: no fresh report, which a chart shows as a gap."""
+
+    freeness_tokens: float | None
+    """Decode steps that the batch can still take (paper.md, freeness); None also for an idle instance."""
+    used_tokens: int | None
+    virtual_tokens: int | None
+    running: int | None
+    waiting: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSample:
+    """The whole pool in one second; the pool process writes one a second."""
+
+    at_unix_s: float
+    instances: dict[InstanceName, InstanceSample]
+    output_tokens_total: int
+    prompt_tokens_total: int
+    preemptions_total: int
+
+
+@dataclass(frozen=True, slots=True)
 class InFlight:
     """A request that a web process has sent to an instance whose reports do not show it yet (the ledger)."""
 

@@ -9,6 +9,7 @@ Each web process keeps the whole view in memory; a decision never waits for the 
 | ferry:statuses | hash | instance -> InstanceStatus, as msgpack |
 | ferry:loads | hash | instance -> InstanceLoad, as msgpack |
 | ferry:events | stream | FleetEvents, newest EVENTS_KEPT |
+| ferry:samples | stream | FleetSamples, one a second, newest SAMPLES_KEPT |
 | ferry:fleet | channel | one `tag + msgpack` a change: S status, L load, D dispatched, E event, G gone |
 | ferry:incarnation | string | made anew when the store lost its memory |
 """
@@ -21,11 +22,21 @@ import msgspec
 import redis
 import redis.asyncio
 
-from engine_pool.types import FleetEvent, InFlight, InstanceLoad, InstanceName, InstanceStatus
+from engine_pool.types import (
+    FleetEvent,
+    FleetSample,
+    InFlight,
+    InstanceLoad,
+    InstanceName,
+    InstanceStatus,
+)
 
 STATUSES: Final = "ferry:statuses"
 LOADS: Final = "ferry:loads"
 EVENTS: Final = "ferry:events"
+SAMPLES: Final = "ferry:samples"
+SAMPLES_KEPT: Final = 900
+"""Samples, one a second: the charts show ten minutes, and the gap after a reload is filled from here."""
 FLEET_CHANNEL: Final = "ferry:fleet"
 INCARNATION: Final = "ferry:incarnation"
 EVENTS_KEPT: Final = 1000
@@ -35,6 +46,7 @@ _encode = msgspec.msgpack.Encoder().encode
 decode_status = msgspec.msgpack.Decoder(InstanceStatus).decode
 decode_load = msgspec.msgpack.Decoder(InstanceLoad).decode
 decode_event = msgspec.msgpack.Decoder(FleetEvent).decode
+decode_sample = msgspec.msgpack.Decoder(FleetSample).decode
 _decode_in_flight = msgspec.msgpack.Decoder(list[InFlight]).decode
 
 Change = InstanceStatus | InstanceLoad | FleetEvent | tuple[InFlight, ...] | InstanceName
@@ -90,6 +102,12 @@ class Bulletin:
         pipe.publish(FLEET_CHANNEL, b"E" + body)
         pipe.execute()
 
+    def report_sample(self, sample: FleetSample) -> None:
+        """Keeps a second of history; nobody is told, since the pages sample the live view themselves."""
+        self._store.xadd(
+            SAMPLES, {"s": _encode(sample)}, maxlen=SAMPLES_KEPT, approximate=True
+        )
+
 
 async def report_sent(store: "redis.asyncio.Redis[bytes]", sent: Sequence[InFlight]) -> None:
     """Tells all web processes what this one has just sent to engines. Raises: redis.RedisError."""
@@ -113,6 +131,14 @@ async def read_view(
     pipe.hvals(LOADS)
     statuses, loads = await pipe.execute()
     return tuple(map(decode_status, statuses)), tuple(map(decode_load, loads))
+
+
+async def read_samples(
+    store: "redis.asyncio.Redis[bytes]", since_unix_s: float
+) -> list[FleetSample]:
+    """Returns the samples since a time, oldest first."""
+    entries = await store.xrange(SAMPLES, f"{int(since_unix_s * 1000)}-0")
+    return [decode_sample(fields[b"s"]) for _, fields in entries]
 
 
 async def read_events(store: "redis.asyncio.Redis[bytes]", count: int = 50) -> list[FleetEvent]:

@@ -1,0 +1,113 @@
+"""Django's settings, read once from the environment. The pool's own stand in `engine_pool/config.py`."""
+
+import os
+from pathlib import Path
+
+import environ
+
+from engine_pool.config import PoolConfig
+
+BASE_DIR = Path(__file__).resolve().parents[2]
+env = environ.Env()
+
+POOL = PoolConfig.from_env(os.environ)
+VAR_DIR = (BASE_DIR / POOL.var_dir).resolve()
+VAR_DIR.mkdir(parents=True, exist_ok=True)
+
+DEBUG = env.bool("FERRY_DEBUG", default=False)
+ALLOWED_HOSTS = env.list("FERRY_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+
+
+def _secret_key() -> str:
+    """Returns the key from the environment, or makes one on first start and keeps it (mode 600)."""
+    given = env.str("FERRY_SECRET_KEY", default="")
+    if given:
+        return given
+    path = VAR_DIR / "secret-key"
+    if not path.exists():
+        from django.core.management.utils import get_random_secret_key
+
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(get_random_secret_key())
+    return path.read_text().strip()
+
+
+SECRET_KEY = _secret_key()
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "django_htmx",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "controlplane.tenants",
+    "controlplane.gateway",
+    "controlplane.fleet",
+    "web",
+]
+
+# "Migration" means moving a running request here, so Django's folders have another name.
+MIGRATION_MODULES = {
+    "tenants": "controlplane.tenants.schema_migrations",
+    "gateway": "controlplane.gateway.schema_migrations",
+    "fleet": "controlplane.fleet.schema_migrations",
+}
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "controlplane.urls"
+ASGI_APPLICATION = "controlplane.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+DATABASES = {
+    "default": env.db_url("DATABASE_URL", default=f"sqlite:///{VAR_DIR / 'ferry.sqlite3'}"),
+}
+if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
+    DATABASES["default"]["OPTIONS"] = {
+        # WAL lets pages read while a request's row is written; the timeout is in seconds.
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 10,
+    }
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = "/cluster/"
+
+STATIC_URL = "/static/"
+STATIC_ROOT = VAR_DIR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
