@@ -1,12 +1,12 @@
-"""What Ferry's gateway costs: the same load on vLLM's own OpenAI server and on Ferry with one engine.
+"""What Ferry's gateway costs: one load on vLLM's own OpenAI server and on Ferry with one engine.
 
-Both servers stand ready on this machine with the same model, KV cache and batch limits; only one is loaded
-at a time, in turns, and who goes first alternates. Ratios are taken pair by pair.
+Both servers stand ready on this machine with the same model, KV cache and batch limits; only one
+is loaded at a time, in turns, and who goes first alternates. Ratios are taken pair by pair.
 
     python -m benchmarks.gateway [--rounds 5] [--concurrency 1 8 32]
 
-The last line is JSON: per concurrency the medians of `throughput_ratio` (ours / vLLM's, higher is better),
-`ttft_p50_extra_ms` and `itl_p50_ratio` (lower is better), each with its minimum and maximum.
+The last line is JSON: per concurrency the medians of `throughput_ratio` (ours / vLLM's, higher is
+better), `ttft_p50_extra_ms` and `itl_p50_ratio` (lower is better), with minimum and maximum.
 """
 
 import argparse

@@ -4,6 +4,7 @@ One process, one event loop, raw SSE over aiohttp: the same client for whatever 
 """
 
 import asyncio
+import itertools
 import json
 import random
 import statistics
@@ -14,10 +15,32 @@ import aiohttp
 
 REQUEST_TIMEOUT_S = 300.0
 """Longest single request; a benchmark that hangs must end."""
-WORDS = (
-    "river harbour engine signal bridge lantern market winter copper garden window letter "
-    "mountain paper silver forest station candle ocean village kitchen thunder meadow ladder"
-).split()
+WORDS = [
+    "river",
+    "harbour",
+    "engine",
+    "signal",
+    "bridge",
+    "lantern",
+    "market",
+    "winter",
+    "copper",
+    "garden",
+    "window",
+    "letter",
+    "mountain",
+    "paper",
+    "silver",
+    "forest",
+    "station",
+    "candle",
+    "ocean",
+    "village",
+    "kitchen",
+    "thunder",
+    "meadow",
+    "ladder",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +90,7 @@ def prompt(rng: random.Random, words: int) -> str:
 async def stream_one(
     session: aiohttp.ClientSession, target: Target, text: str, max_tokens: int
 ) -> Streamed:
-    """Sends one streaming chat request. Raises: RuntimeError on any answer that is not a whole stream."""
+    """Sends one streaming chat request. Raises: RuntimeError unless a whole stream comes."""
     body = {
         "model": target.model,
         "messages": [{"role": "user", "content": text}],
@@ -93,15 +116,14 @@ async def stream_one(
             if "error" in chunk:
                 raise RuntimeError(f"{target.name}: {chunk['error']}")
             choices = chunk["choices"]
-            if choices and "role" not in choices[0]["delta"]:
-                arrivals.append(time.perf_counter())
-            elif choices and choices[0]["delta"].get("content"):
+            # The role comes in a chunk of its own, before the first token; it is no token.
+            if choices and ("role" not in (delta := choices[0]["delta"]) or delta.get("content")):
                 arrivals.append(time.perf_counter())
             if chunk.get("usage"):
                 tokens = chunk["usage"]["completion_tokens"]
     if tokens != max_tokens or not arrivals:
         raise RuntimeError(f"{target.name}: {tokens} of {max_tokens} tokens came")
-    gaps = tuple((b - a) * 1000 for a, b in zip(arrivals, arrivals[1:], strict=False))
+    gaps = tuple((b - a) * 1000 for a, b in itertools.pairwise(arrivals))
     return Streamed((arrivals[0] - started) * 1000, gaps, tokens)
 
 

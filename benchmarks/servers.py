@@ -74,7 +74,7 @@ def ferry_server(instances: int) -> Iterator[Target]:
 def _running(
     name: str, command: list[str], environ: dict[str, str], ready_url: str
 ) -> Iterator[None]:
-    """Runs a server in its own process group until the block ends. Raises: RuntimeError if it does not start."""
+    """Runs a server in its own process group while the block runs. Raises: RuntimeError."""
     log = Path(tempfile.gettempdir()) / f"ferry-bench-{name}-{os.getpid()}.log"
     with log.open("wb") as output:
         server = subprocess.Popen(
@@ -98,9 +98,15 @@ def _wait_ready(name: str, server: "subprocess.Popen[bytes]", ready_url: str, lo
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise RuntimeError(f"{name} ended with {server.returncode}; its log: {log}")
-        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            with urllib.request.urlopen(ready_url, timeout=2) as answer:
-                if answer.status == 200:
-                    return
+        if _answers(ready_url):
+            return
         time.sleep(0.5)
     raise RuntimeError(f"{name} was not ready after {START_TIMEOUT_S:.0f} s; its log: {log}")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
