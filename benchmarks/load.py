@@ -16,31 +16,11 @@ import aiohttp
 REQUEST_TIMEOUT_S = 300.0
 """Longest single request; a benchmark that hangs must end."""
 WORDS = [
-    "river",
-    "harbour",
-    "engine",
-    "signal",
-    "bridge",
-    "lantern",
-    "market",
-    "winter",
-    "copper",
-    "garden",
-    "window",
-    "letter",
-    "mountain",
-    "paper",
-    "silver",
-    "forest",
-    "station",
-    "candle",
-    "ocean",
-    "village",
-    "kitchen",
-    "thunder",
-    "meadow",
-    "ladder",
-]
+    "river", "harbour", "engine", "signal", "bridge", "lantern",
+    "market", "winter", "copper", "garden", "window", "letter",
+    "mountain", "paper", "silver", "forest", "station", "candle",
+    "ocean", "village", "kitchen", "thunder", "meadow", "ladder",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
