@@ -1,7 +1,7 @@
 """The pool's settings: one frozen value, made once from the environment and passed down.
 
-Precedence: environment > default. Django's own settings stand in `controlplane/settings.py`; what both need
-(store, pool name, model) is read here and handed to Django.
+Precedence: environment > default. Django's own settings stand in `controlplane/settings.py`; what
+both need (store, pool name, model) is read here and handed to Django.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,8 @@ class PoolConfig:
     instances: int = 2
     """FERRY_INSTANCES, 0-512: engine instances wanted."""
     model: str = ""
-    """FERRY_MODEL: a folder with a Hugging Face checkpoint, or a hub id; empty: the default model."""
+    """FERRY_MODEL: a folder with a Hugging Face checkpoint, or a hub id; empty: the default
+    model."""
     served_model_name: str = ""
     """FERRY_SERVED_MODEL_NAME: the name that clients use; empty: the last part of `model`."""
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -36,24 +37,29 @@ class PoolConfig:
     max_model_len: int | None = None
     """FERRY_MAX_MODEL_LEN, tokens: longest prompt plus output; None: what the model allows."""
     kv_cache_gib: float = 0.5
-    """FERRY_KV_CACHE_GIB, GiB of KV cache an engine; on the default model 0.5 GiB are about 23,000 tokens."""
+    """FERRY_KV_CACHE_GIB, GiB of KV cache an engine; on the default model 0.5 GiB are about 23,000
+    tokens."""
     max_running: int = 64
     """FERRY_MAX_RUNNING: requests in one step (vLLM's max_num_seqs)."""
     engine_memory_gib: float = 2.0
-    """FERRY_ENGINE_MEMORY_GIB, GiB that an engine needs besides its KV cache; checked before start."""
+    """FERRY_ENGINE_MEMORY_GIB, GiB that an engine needs besides its KV cache; checked before
+    start."""
 
     report_interval_ms: int = 100
     """Longest time between two load reports of an instance; the pages call it stale after 5 s."""
     report_min_gap_ms: int = 20
-    """Shortest time between two reports on change: 50 a second keep the store and the readers idle."""
+    """Shortest time between two reports on change: 50 a second keep the store and the readers
+    idle."""
     submit_timeout_s: float = 10.0
     """Longest wait for an engine to accept a request; a step of a long prefill stays well below."""
     start_timeout_s: float = 600.0
     """Longest start of an instance: loading the weights of a large model takes minutes."""
     lost_after_s: float = 10.0
-    """No answer for this long: the instance counts as lost. Above any pause of a healthy process."""
+    """No answer for this long: the instance counts as lost. Above any pause of a healthy
+    process."""
     restart_backoff_s: float = 1.0
-    """Wait before the first restart; doubles up to `restart_backoff_max_s`, reset after 60 s of serving."""
+    """Wait before the first restart; doubles up to `restart_backoff_max_s`, reset after 60 s of
+    serving."""
     restart_backoff_max_s: float = 60.0
     store_timeout_s: float = 5.0
     """How long an engine or a web process waits for the store before it gives up its streams."""
@@ -62,7 +68,8 @@ class PoolConfig:
     log_ended_s: int = 300
     """FERRY_RESUME_S: how long a finished stream can still be resumed."""
     orphan_grace_s: float = 30.0
-    """FERRY_ORPHAN_GRACE_S: a request whose web process died goes on this long, so that it can be resumed."""
+    """FERRY_ORPHAN_GRACE_S: a request whose web process died goes on this long, so that it can be
+    resumed."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "PoolConfig":
@@ -101,9 +108,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-def _read(
-    environ: Mapping[str, str], name: str, parse: Callable[[str], T], default: D
-) -> T | D:
+def _read(environ: Mapping[str, str], name: str, parse: Callable[[str], T], default: D) -> T | D:
     text = environ.get(name, "").strip()
     if not text:
         return default

@@ -2,7 +2,8 @@
 
 
 class PoolError(Exception):
-    """A failure of the pool or the store. `retryable`: whether sending the same request again may work."""
+    """A failure of the pool or the store. `retryable`: whether sending the same request again may
+    work."""
 
     code = "pool_error"
     retryable = True

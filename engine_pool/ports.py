@@ -1,8 +1,9 @@
 """The interfaces between the pool's shells and what they drive.
 
-`Engine` has two implementations: `vllm_adapter.VllmEngine` (a real vLLM EngineCore in this process) and
-`simulator.live_engine.SimulatedEngine` (a latency model in real time). `engine_actor.EngineActor` hosts
-either and adds what both need: the step thread, the token log, load reports.
+`Engine` has two implementations: `vllm_adapter.VllmEngine` (a real vLLM EngineCore in this process)
+and
+`simulator.live_engine.SimulatedEngine` (a latency model in real time). `engine_actor.EngineActor`
+hosts either and adds what both need: the step thread, the token log, load reports.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from engine_pool.types import PriorityClass, RequestId, RequestLoad
 class EngineRequest:
     """A request as a web process sends it to an engine.
 
-    `payload` is the engine's own encoding: for vLLM an EngineCoreRequest in vLLM's msgpack; a simulated
-    engine reads only the plain fields.
+    `payload` is the engine's own encoding: for vLLM an EngineCoreRequest in vLLM's msgpack; a
+    simulated engine reads only the plain fields.
     """
 
     request_id: RequestId
@@ -38,7 +39,8 @@ class StepOutput:
     request_id: RequestId
     token_ids: tuple[int, ...]
     finish_reason: str | None = None
-    """vLLM's FinishReason in words (stop, length, abort, error, repetition), None while it goes on."""
+    """vLLM's FinishReason in words (stop, length, abort, error, repetition), None while it goes
+    on."""
     stop_reason: int | str | None = None
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache; meaningful in a request's first output."""
@@ -60,7 +62,8 @@ class EngineLoad:
 
 
 class Engine(Protocol):
-    """A continuous-batching engine. Every method is called from the actor's one step thread only."""
+    """A continuous-batching engine. Every method is called from the actor's one step thread
+    only."""
 
     def add(self, request: EngineRequest) -> None:
         """Queues a request. Raises: EngineRefused when it can never run; nothing is queued then."""
@@ -72,7 +75,8 @@ class Engine(Protocol):
         """Says whether `step` would do anything."""
 
     def step(self) -> list[StepOutput]:
-        """Runs one iteration and returns its outputs. Raises: any error means the engine is dead."""
+        """Runs one iteration and returns its outputs. Raises: any error means the engine is
+        dead."""
 
     def load(self) -> EngineLoad:
         """Returns the present load; O(requests), no device work."""

@@ -1,18 +1,20 @@
 """The log of a request's output tokens, in the store: who may append, what a reader gets.
 
-A stream belongs to the request, not to an engine. Each frame carries the number of output tokens before it
-(`start`), so a reader knows a gap or a repeat when it sees one. The entry id is `epoch-position`; the store
-refuses an id that is not above the last one, which shuts out a producer that was replaced (fencing): a
-takeover first appends `{epoch+1}-0`, then reads the end of the log, then goes on as epoch + 1.
+A stream belongs to the request, not to an engine. Each frame carries the number of output tokens
+before it (`start`), so a reader knows a gap or a repeat when it sees one. The entry id is
+`epoch-position`; the store refuses an id that is not above the last one, which shuts out a producer
+that was replaced (fencing): a takeover first appends `{epoch+1}-0`, then reads the end of the log,
+then goes on as epoch + 1.
 
-One script call an engine step appends the frames of all requests and publishes what was accepted, once for
-each web process that listens. A frame is length-prefixed msgpack, since Lua's own packing breaks UTF-8.
+One script call an engine step appends the frames of all requests and publishes what was accepted,
+once for each web process that listens. A frame is length-prefixed msgpack, since Lua's own packing
+breaks UTF-8.
 
 | key | type | holds |
 |---|---|---|
 | ferry:log:<request> | stream | the frames; field `f`, the last one `e`, a fence `x` |
-| ferry:route:<request> | string | the channel of the web process that reads it; without it appends are refused |
-| ferry:request:<request> | hash | what another web process needs to resume it (written by the gateway) |
+| ferry:route:<request> | string | its reader's channel; without it appends are refused |
+| ferry:request:<request> | hash | what a resume needs (written by the gateway) |
 | ferry:tokens:<web process> | channel | length-prefixed frames of all the requests it reads |
 """
 
@@ -99,7 +101,8 @@ def encode(message: TokenFrame | Superseded) -> bytes:
 
 
 def decode_all(blob: bytes) -> Iterator[TokenFrame | Superseded]:
-    """Yields the messages of a concatenation of encoded ones. Raises: msgspec.DecodeError on garbage."""
+    """Yields the messages of a concatenation of encoded ones. Raises: msgspec.DecodeError on
+    garbage."""
     at = 0
     view = memoryview(blob)
     while at < len(blob):
@@ -119,8 +122,8 @@ class LogTimes:
     """How long a finished stream can still be resumed."""
 
 
-# KEYS: log, route of each request. ARGV: live_s, ended_s, then entry id, frame, kind of each request
-# (kind: "" in the middle, "s" the first frame, "e" the last, "b" both).
+# KEYS: log, route of each request. ARGV: live_s, ended_s, then entry id, frame, kind of each
+# request (kind: "" in the middle, "s" the first frame, "e" the last, "b" both).
 # Returns {indices refused, indices that no web process heard}, counted from 1.
 _APPEND = """
 local refused, unheard, channels, members, parts = {}, {}, {}, {}, {}
@@ -158,7 +161,8 @@ end
 return {refused, unheard}
 """
 
-# KEYS: route. ARGV: channel of the new reader, the encoded Superseded. Returns the old channel, or nil.
+# KEYS: route. ARGV: channel of the new reader, the encoded Superseded. Returns the old channel, or
+# nil.
 _ATTACH = """
 local old = redis.call('GET', KEYS[1])
 if not old then return nil end
@@ -186,7 +190,8 @@ class Appended:
     """What became of a step's frames; the lists hold request ids."""
 
     refused: tuple[str, ...]
-    """Not taken: another producer owns the stream, or the store has forgotten it. The engine must abort these."""
+    """Not taken: another producer owns the stream, or the store has forgotten it. The engine must
+    abort these."""
     unheard: tuple[str, ...]
     """Logged, but no web process listens; somebody may still resume them."""
 
@@ -198,12 +203,13 @@ class TokenLogWriter:
         self._times = times
         self._append = store.register_script(_APPEND)
 
-    def append(self, frames: Sequence[TokenFrame], firsts: frozenset[str] = frozenset()) -> Appended:
+    def append(self, frames: Sequence[TokenFrame], firsts: frozenset[str] = frozenset()) ->
+    Appended:
         """Appends one step's frames with one call.
 
         `firsts`: ids of the requests whose first frame is among them.
-        Raises: redis.RedisError when the store does not answer; a retry of the same frames is safe, since
-        the log refuses what it already has (and then reports it as refused).
+        Raises: redis.RedisError when the store does not answer; a retry of the same frames is safe,
+        since the log refuses what it already has (and then reports it as refused).
         """
         keys: list[str] = []
         args: list[str | bytes | int] = [self._times.live_s, self._times.ended_s]
@@ -237,7 +243,8 @@ class TokenLogReader:
         await pipe.execute()
 
     async def attach(self, request_id: str, channel: str) -> str | None:
-        """Routes the live frames to `channel` and tells the old reader. Returns its channel, None if gone.
+        """Routes the live frames to `channel` and tells the old reader. Returns its channel, None
+        if gone.
 
         Call it before `read_after`, and hold the live frames meanwhile: then nothing is missed.
         """
@@ -248,7 +255,8 @@ class TokenLogReader:
     async def read_after(
         self, request_id: str, *, after_entry: str | None = None, count: int = 512
     ) -> tuple[list[TokenFrame], str | None]:
-        """Returns up to `count` frames after an entry id (from the start when None) and the last id read.
+        """Returns up to `count` frames after an entry id (from the start when None) and the last id
+        read.
 
         The id is None when the log holds nothing more.
         """
@@ -262,9 +270,11 @@ class TokenLogReader:
         return frames, entries[-1][0].decode() if entries else None
 
     async def end_with_error(self, request_id: str, *, instance: str, error: StreamError) -> None:
-        """Ends a stream whose producer is gone: fences it out, then appends the error as the last frame.
+        """Ends a stream whose producer is gone: fences it out, then appends the error as the last
+        frame.
 
-        The web process that is routed gets it over its channel. Does nothing when the stream has ended.
+        The web process that is routed gets it over its channel. Does nothing when the stream has
+        ended.
         """
         ended, epoch = await self._fence(keys=[log_key(request_id)], args=[self._times.live_s])
         if ended:

@@ -1,7 +1,8 @@
 """The values that the pool, the policies and the gateway exchange. Standard library only.
 
-Nothing here acts. Units are in the names; `unix_s` is wall-clock seconds since the epoch (for rows and
-pages), durations are measured with a monotonic clock by whoever needs one. Terms: ARCHITECTURE.md, glossary.
+Nothing here acts. Units are in the names; `unix_s` is wall-clock seconds since the epoch (for rows
+and pages), durations are measured with a monotonic clock by whoever needs one. Terms:
+ARCHITECTURE.md, glossary.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ RequestId = NewType("RequestId", str)
 
 
 class PriorityClass(StrEnum):
-    """How urgently a request is served, highest first. `rank` orders classes: lower is more urgent."""
+    """How urgently a request is served, highest first. `rank` orders classes: lower is more
+    urgent."""
 
     HIGH = "high"
     NORMAL = "normal"
@@ -62,11 +64,13 @@ class RequestLoad:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """An instance's report about itself: pushed on change, and at least every `report_interval_ms`."""
+    """An instance's report about itself: pushed on change, and at least every
+    `report_interval_ms`."""
 
     instance: InstanceName
     incarnation: str
-    """Changes at every start of the instance, so that a report of a dead predecessor is recognised."""
+    """Changes at every start of the instance, so that a report of a dead predecessor is
+    recognised."""
     seq: int
     at_unix_s: float
     capacity_tokens: int
@@ -76,11 +80,13 @@ class InstanceLoad:
     """The most requests that the engine runs in one step (vLLM's max_num_seqs)."""
     running: tuple[RequestLoad, ...] = ()
     waiting: tuple[RequestLoad, ...] = ()
-    """Queued requests in the order in which the engine would take them; the first is the head of line."""
+    """Queued requests in the order in which the engine would take them; the first is the head of
+    line."""
     ended: tuple[RequestId, ...] = ()
     """Requests that ended since the report before this one."""
     step_ms: float | None = None
-    """Mean duration of the engine steps since the last report that had one; None before the first step."""
+    """Mean duration of the engine steps since the last report that had one; None before the first
+    step."""
     steps_total: int = 0
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
@@ -95,7 +101,8 @@ class InstanceLoad:
 
     @property
     def head_demand_tokens(self) -> int:
-        """KV tokens that the head of the line needs (paper.md, "queued request"); 0 without a queue."""
+        """KV tokens that the head of the line needs (paper.md, "queued request"); 0 without a
+        queue."""
         return self.waiting[0].demand_tokens if self.waiting else 0
 
 
@@ -108,7 +115,8 @@ class InstanceStatus:
     incarnation: str
     state: InstanceState
     cause: str
-    """Why it is in this state, in words for an operator: "first start", "exit code -9, restart in 4 s"."""
+    """Why it is in this state, in words for an operator: "first start", "exit code -9, restart in 4
+    s"."""
     since_unix_s: float
     node: str
     model: str
@@ -127,7 +135,8 @@ class FleetEvent:
 
     at_unix_s: float
     kind: str
-    """A slug: instance_starting, instance_serving, instance_lost, instance_restarting, store_lost, ..."""
+    """A slug: instance_starting, instance_serving, instance_lost, instance_restarting, store_lost,
+    ..."""
     headline: str
     detail: str
     instance: str = ""
@@ -137,10 +146,12 @@ class FleetEvent:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSample:
-    """One instance in one second, for the charts. None: no fresh report, which a chart shows as a gap."""
+    """One instance in one second, for the charts. None: no fresh report, which a chart shows as a
+    gap."""
 
     freeness_tokens: float | None
-    """Decode steps that the batch can still take (paper.md, freeness); None also for an idle instance."""
+    """Decode steps that the batch can still take (paper.md, freeness); None also for an idle
+    instance."""
     used_tokens: int | None
     virtual_tokens: int | None
     running: int | None
@@ -160,7 +171,8 @@ class FleetSample:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A request that a web process has sent to an instance whose reports do not show it yet (the ledger)."""
+    """A request that a web process has sent to an instance whose reports do not show it yet (the
+    ledger)."""
 
     request_id: RequestId
     instance: InstanceName

@@ -1,8 +1,9 @@
 """The shared view of the pool, in the store: who reports, how everybody else sees it.
 
-Engines push their loads, the pool process their statuses, web processes what they have just sent (the
-in-flight ledger, so that a stale report does not make a herd: simulation.md, "What changes conclusions", 1).
-Each web process keeps the whole view in memory; a decision never waits for the store.
+Engines push their loads, the pool process their statuses, web processes what they have just sent
+(the in-flight ledger, so that a stale report does not make a herd: simulation.md, "What changes
+conclusions", 1). Each web process keeps the whole view in memory; a decision never waits for the
+store.
 
 | key | type | holds |
 |---|---|---|
@@ -10,7 +11,7 @@ Each web process keeps the whole view in memory; a decision never waits for the 
 | ferry:loads | hash | instance -> InstanceLoad, as msgpack |
 | ferry:events | stream | FleetEvents, newest EVENTS_KEPT |
 | ferry:samples | stream | FleetSamples, one a second, newest SAMPLES_KEPT |
-| ferry:fleet | channel | one `tag + msgpack` a change: S status, L load, D dispatched, E event, G gone |
+| ferry:fleet | channel | `tag + msgpack`: S status, L load, D sent, E event, G gone |
 | ferry:incarnation | string | made anew when the store lost its memory |
 """
 
@@ -36,11 +37,13 @@ LOADS: Final = "ferry:loads"
 EVENTS: Final = "ferry:events"
 SAMPLES: Final = "ferry:samples"
 SAMPLES_KEPT: Final = 900
-"""Samples, one a second: the charts show ten minutes, and the gap after a reload is filled from here."""
+"""Samples, one a second: the charts show ten minutes, and the gap after a reload is filled from
+here."""
 FLEET_CHANNEL: Final = "ferry:fleet"
 INCARNATION: Final = "ferry:incarnation"
 EVENTS_KEPT: Final = 1000
-"""Events; the pages show 50, the database keeps all (a Celery task copies them every few seconds)."""
+"""Events; the pages show 50, the database keeps all (a Celery task copies them every few
+seconds)."""
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_status = msgspec.msgpack.Decoder(InstanceStatus).decode
@@ -103,10 +106,9 @@ class Bulletin:
         pipe.execute()
 
     def report_sample(self, sample: FleetSample) -> None:
-        """Keeps a second of history; nobody is told, since the pages sample the live view themselves."""
-        self._store.xadd(
-            SAMPLES, {"s": _encode(sample)}, maxlen=SAMPLES_KEPT, approximate=True
-        )
+        """Keeps a second of history; nobody is told, since the pages sample the live view
+        themselves."""
+        self._store.xadd(SAMPLES, {"s": _encode(sample)}, maxlen=SAMPLES_KEPT, approximate=True)
 
 
 async def report_sent(store: "redis.asyncio.Redis[bytes]", sent: Sequence[InFlight]) -> None:
