@@ -203,8 +203,9 @@ class TokenLogWriter:
         self._times = times
         self._append = store.register_script(_APPEND)
 
-    def append(self, frames: Sequence[TokenFrame], firsts: frozenset[str] = frozenset()) ->
-    Appended:
+    def append(
+        self, frames: Sequence[TokenFrame], firsts: frozenset[str] = frozenset()
+    ) -> Appended:
         """Appends one step's frames with one call.
 
         `firsts`: ids of the requests whose first frame is among them.
