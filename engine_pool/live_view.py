@@ -1,0 +1,199 @@
+"""The whole pool as one web process sees it: followed over the fleet's channel, kept in memory.
+
+A decision or a page reads these attributes; it never waits for the store. Changes arrive as
+messages (view.py); after each (re)connection the whole view is read anew, after the subscription,
+so that nothing falls between. What is here may be old: each load carries its own time, and
+`store_connected` with `store_since_unix_s` says whether news can arrive at all.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import redis
+import redis.asyncio
+
+from engine_pool import view
+from engine_pool.types import (
+    FleetEvent,
+    InFlight,
+    InstanceLoad,
+    InstanceName,
+    InstanceStatus,
+    PoolView,
+    RequestId,
+)
+
+logger = logging.getLogger(__name__)
+
+LEDGER_LIFE_S: Final = 2.0
+"""A request that no report shows by then is lost or over: twenty times the report interval."""
+EVENTS_SHOWN: Final = 50
+"""What the pages list; older ones stand in the database."""
+PING_EVERY_S: Final = 1.0
+"""The channel may be silent for good reasons, so the connection is asked whether it lives."""
+PING_TIMEOUT_S: Final = 2.0
+BACKOFF_FIRST_S: Final = 0.1
+BACKOFF_MAX_S: Final = 2.0
+"""A store that comes back is noticed within this time; its clients answer 503 meanwhile."""
+
+Listener = Callable[[view.Change], None]
+
+
+class LiveView:
+    """Follows the pool. One a process; `run` is the caller's task, ended by cancelling it."""
+
+    def __init__(self, store: "redis.asyncio.Redis[bytes]") -> None:
+        self._store = store
+        self.statuses: dict[InstanceName, InstanceStatus] = {}
+        self.loads: dict[InstanceName, InstanceLoad] = {}
+        self.events: deque[FleetEvent] = deque(maxlen=EVENTS_SHOWN)
+        """Newest first."""
+        self.store_connected = False
+        self.store_since_unix_s = time.time()
+        """Since when `store_connected` has its present value."""
+        self.store_incarnation: str | None = None
+        """Name of the store's memory at the last connection; None before the first."""
+        self._ledger: dict[RequestId, InFlight] = {}
+        self._shown: dict[InstanceName, frozenset[RequestId]] = {}
+        self._listeners: list[Listener] = []
+
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with every change, in this event loop. It must neither block nor raise.
+
+        After a reconnection it gets the statuses again, also those that did not change.
+        """
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Undoes `add_listener`."""
+        self._listeners.remove(listener)
+
+    def pool_view(self, now_unix_s: float) -> PoolView:
+        """Returns what a decision may use now; forgets ledger entries that are too old."""
+        too_old_unix_s = now_unix_s - LEDGER_LIFE_S
+        for request_id in [r for r, e in self._ledger.items() if e.sent_unix_s < too_old_unix_s]:
+            del self._ledger[request_id]
+        return PoolView(
+            tuple(self.statuses.values()), tuple(self.loads.values()), tuple(self._ledger.values())
+        )
+
+    def note_sent(self, sent: Iterable[InFlight]) -> None:
+        """Enters requests into the ledger: own ones at once, others' as their messages arrive."""
+        for entry in sent:
+            if entry.request_id not in self._shown.get(entry.instance, frozenset()):
+                self._ledger[entry.request_id] = entry
+
+    def note_refused(self, request_id: RequestId) -> None:
+        """Takes a request out of the ledger that its instance did not take."""
+        self._ledger.pop(request_id, None)
+
+    async def run(self) -> None:
+        """Follows the store for ever, and through its absences."""
+        backoff_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                await self._follow()
+            except (redis.RedisError, OSError, TimeoutError) as error:
+                was_connected = self.store_connected
+                self._set_connected(False)
+                if was_connected:
+                    logger.warning("lost the store: %s", error or type(error).__name__)
+                    backoff_s = BACKOFF_FIRST_S
+            await asyncio.sleep(backoff_s * random.uniform(0.7, 1.3))
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def apply(self, change: view.Change) -> None:
+        """Brings one change into the picture and tells the listeners."""
+        match change:
+            case InstanceStatus():
+                self.statuses[change.instance] = change
+            case InstanceLoad():
+                self._apply_load(change)
+            case FleetEvent():
+                self.events.appendleft(change)
+            case tuple():
+                self.note_sent(change)
+            case _:
+                self._apply_gone(change)
+        for listener in self._listeners:
+            listener(change)
+
+    async def _follow(self) -> None:
+        """Returns never; raises what ended the connection."""
+        async with self._store.pubsub(ignore_subscribe_messages=True) as channel:
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await channel.subscribe(view.FLEET_CHANNEL)
+                await self._read_all()
+            self._set_connected(True)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._listen(channel))
+                    tasks.create_task(self._ping())
+            except BaseExceptionGroup as group:
+                # Either task's failure means the same; the caller wants to match on plain types.
+                raise group.exceptions[0] from None
+
+    async def _listen(self, channel: "redis.asyncio.client.PubSub") -> None:
+        while True:
+            message = await channel.get_message(timeout=PING_EVERY_S)
+            if message is not None:
+                self._apply_message(message["data"])
+
+    def _apply_message(self, blob: bytes) -> None:
+        # What another version wrote must not end the view; msgspec's errors are ValueErrors.
+        try:
+            change = view.decode_change(blob)
+        except ValueError as error:
+            logger.error("ignored a message on %s: %s", view.FLEET_CHANNEL, error)
+            return
+        self.apply(change)
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(PING_EVERY_S)
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await self._store.ping()
+
+    async def _read_all(self) -> None:
+        incarnation = await view.store_incarnation(self._store)
+        statuses, loads = await view.read_view(self._store)
+        events = await view.read_events(self._store, EVENTS_SHOWN)
+        self.store_incarnation = incarnation
+        for name in self.statuses.keys() - {s.instance for s in statuses}:
+            self.apply(name)
+        for status in statuses:
+            self.apply(status)
+        for load in loads:
+            self.apply(load)
+        self.events.clear()
+        self.events.extend(events)
+
+    def _apply_load(self, load: InstanceLoad) -> None:
+        known = self.loads.get(load.instance)
+        if known and known.incarnation == load.incarnation and known.seq >= load.seq:
+            # Read with the whole view just before its message arrived.
+            return
+        self.loads[load.instance] = load
+        shown = frozenset(r.request_id for r in (*load.running, *load.waiting)).union(load.ended)
+        self._shown[load.instance] = shown
+        if self._ledger:
+            for request_id in [r for r in self._ledger if r in shown]:
+                del self._ledger[request_id]
+
+    def _apply_gone(self, instance: InstanceName) -> None:
+        for table in (self.statuses, self.loads, self._shown):
+            with contextlib.suppress(KeyError):
+                del table[instance]
+        for request_id in [r for r, e in self._ledger.items() if e.instance == instance]:
+            del self._ledger[request_id]
+
+    def _set_connected(self, connected: bool) -> None:
+        if connected != self.store_connected:
+            self.store_connected = connected
+            self.store_since_unix_s = time.time()
