@@ -47,5 +47,24 @@ class EngineRefused(PoolError):
     code = "engine_refused"
 
 
+class StreamAbandoned(PoolError):
+    """No web process read the stream for `orphan_grace_s`; the engine stopped working for it."""
+
+    code = "stream_abandoned"
+
+
+class RequestExpired(PoolError):
+    """The request was older than `log_live_s` and was ended."""
+
+    code = "request_expired"
+    retryable = False
+
+
+class EngineFailed(PoolError):
+    """An engine could not start or broke; the message says why."""
+
+    code = "engine_failed"
+
+
 class ConfigError(ValueError):
     """A setting has a value that cannot work. The message names the setting and what it may be."""

@@ -1,0 +1,164 @@
+"""The Ray actor that hosts one engine: a thin door to the step loop and the publisher.
+
+A web process calls `submit` and `abort`, the pool `start`, `ping`, `wait_end` and `stop`. The
+engine runs in this process (gateway.md: an EngineCore beside its llumlet needs neither a second
+process nor utility calls). A broken engine ends the process, so that Ray and thereby the pool see
+it at once.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import psutil
+
+from engine_pool.engine_spec import EngineSpec
+from engine_pool.errors import InstanceLost
+from engine_pool.load_book import LoadBook
+from engine_pool.ports import Engine, EngineRequest
+from engine_pool.publisher import Publisher, PublisherTimes
+from engine_pool.step_loop import Refused, StepLoop
+from engine_pool.store import connect
+from engine_pool.token_log import LogTimes, StreamError, TokenLogWriter
+from engine_pool.types import EngineKind
+
+log = logging.getLogger(__name__)
+
+FLUSH_TIMEOUT_S: Final = 1.0
+"""How long the last frames may take on their way out before the process ends."""
+STOP_TIMEOUT_S: Final = 2.0
+"""Longest wait for the step that is running when the engine is told to stop."""
+DEATH_EXIT_CODE: Final = 70
+"""EX_SOFTWARE of sysexits.h: the engine broke."""
+
+_decode_requests = msgspec.msgpack.Decoder(list[EngineRequest]).decode
+
+
+class EngineHost:
+    """An engine with its step loop and publisher, without Ray."""
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        make_engine: Callable[[], Engine],
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        config = spec.config
+        store = connect(config.redis_url)
+        self.spec = spec
+        self.book = LoadBook(spec.instance, spec.incarnation)
+        writer = TokenLogWriter(store, LogTimes(config.log_live_s, config.log_ended_s))
+        times = PublisherTimes(
+            report_interval_s=config.report_interval_ms / 1000,
+            report_min_gap_s=config.report_min_gap_ms / 1000,
+            store_timeout_s=config.store_timeout_s,
+            orphan_grace_s=config.orphan_grace_s,
+        )
+        self.publisher = Publisher(store, writer, self.book, times)
+        self.loop = StepLoop(
+            make_engine,
+            self.book,
+            self.publisher,
+            max_age_s=config.log_live_s,
+            on_death=on_death,
+        )
+
+    def start(self) -> None:
+        self.loop.start()
+        self.publisher.start(self.loop)
+
+    def stop(self) -> None:
+        """Ends all streams with a typed error, delivers it, frees the engine."""
+        message = f"The instance {self.spec.instance} was stopped."
+        self.loop.fail(None, StreamError(InstanceLost.code, message))
+        self.loop.stop(STOP_TIMEOUT_S)
+        self.publisher.stop(FLUSH_TIMEOUT_S)
+
+    def flush(self) -> None:
+        """Delivers the frames that wait."""
+        self.publisher.stop(FLUSH_TIMEOUT_S)
+
+
+class EngineActor:
+    """Hosts one engine in a Ray worker process. All methods are short; the work is in two
+    threads."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        logging.basicConfig(
+            level=logging.INFO, format=f"{spec.instance} %(levelname)s %(message)s", force=True
+        )
+        self._spec = spec
+        self._began_s = time.monotonic()
+        self._process = psutil.Process()
+        self._host = EngineHost(spec, lambda: make_engine(spec), self._die)
+
+    def _die(self, error: BaseException) -> None:
+        self._host.flush()
+        os._exit(DEATH_EXIT_CODE)
+
+    async def start(self) -> dict[str, object]:
+        """Starts the engine; returns `ping()` once it takes requests. Raises: EngineFailed."""
+        self._host.start()
+        await asyncio.wrap_future(self._host.loop.ready)
+        log.info("ready after %.1f s", time.monotonic() - self._began_s)
+        return await self.ping()
+
+    async def submit(self, blob: bytes) -> Refused:
+        """Takes requests (msgpack of list[EngineRequest]) and says which were refused, and why.
+
+        Answers after the step that is running. Raises: msgspec.DecodeError, nothing is taken then.
+        """
+        answer = self._host.loop.submit(_decode_requests(blob))
+        self._host.publisher.nudge()
+        return await asyncio.wrap_future(answer)
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Ends requests before the next step; unknown ids are ignored."""
+        self._host.loop.abort(request_ids)
+
+    async def ping(self) -> dict[str, object]:
+        """Says who this is and how far its work is; the pool judges progress by it."""
+        book = self._host.book
+        running, waiting = book.request_counts()
+        return {
+            "instance": self._spec.instance,
+            "incarnation": self._spec.incarnation,
+            "fingerprint": self._spec.fingerprint,
+            "is_ready": self._host.loop.is_ready,
+            "pid": os.getpid(),
+            "rss_bytes": self._process.memory_info().rss,
+            "running": running,
+            "waiting": waiting,
+            "steps_total": book.steps_total,
+            "last_token_unix_s": book.last_token_unix_s,
+            "is_store_away": self._host.publisher.is_store_away,
+            "max_model_len": self._spec.max_model_len or None,
+        }
+
+    async def wait_end(self) -> None:
+        """Never returns: its failure tells the pool that the process is gone, within a second."""
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """Ends all streams with a typed error and frees the engine. The caller kills the actor
+        next."""
+        await asyncio.to_thread(self._host.stop)
+
+
+def make_engine(spec: EngineSpec) -> Engine:
+    """Builds the engine of a spec; minutes for a large model. Raises: whatever keeps it from
+    starting."""
+    if spec.config.engine is EngineKind.VLLM:
+        # vLLM and torch take seconds and 600 MB to import: only where a real engine runs.
+        from engine_pool.vllm_adapter import VllmEngine
+
+        return VllmEngine(spec)
+    from engine_pool.simulator.live_engine import SimulatedEngine, SimulatedLimits
+
+    assert spec.sample_text is not None, "the launcher gives simulated engines their text"
+    limits = SimulatedLimits(max_running=spec.config.max_running, max_model_len=spec.max_model_len)
+    return SimulatedEngine(spec.sample_text, limits)

@@ -1,0 +1,47 @@
+"""What an engine actor is told at its start. Made by the launcher, sent once, never changed."""
+
+from dataclasses import dataclass
+
+from engine_pool.config import PoolConfig
+from engine_pool.types import InstanceName
+
+
+@dataclass(frozen=True, slots=True)
+class SampleText:
+    """The text that simulated engines speak, as the served model's tokens."""
+
+    sentences: tuple[tuple[int, ...], ...]
+    """Token ids of one sentence each; a simulated request begins and ends at a sentence."""
+    eos_token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """One incarnation of one instance."""
+
+    instance: InstanceName
+    incarnation: str
+    config: PoolConfig
+    model_path: str
+    """A folder with a Hugging Face checkpoint, or a hub id."""
+    threads: int
+    """CPU threads for the model's forward pass; engines on one machine share its cores."""
+    max_model_len: int
+    """Tokens: longest prompt plus output of a simulated engine; 0: the real engine finds out
+    itself."""
+    sample_text: SampleText | None = None
+    """Simulated engines only."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when an engine of these settings cannot stand in for one of others (adoption)."""
+        c = self.config
+        parts = (
+            c.pool,
+            c.engine.value,
+            self.model_path,
+            c.redis_url,
+            c.kv_cache_gib,
+            c.max_running,
+        )
+        return "|".join(map(str, (*parts, c.max_model_len)))

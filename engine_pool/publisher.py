@@ -1,0 +1,355 @@
+"""The thread that brings an engine's tokens and load reports to the store, so that no step waits
+for it.
+
+One script call takes all frames that wait (several steps together when it is behind). What the
+store answers decides what the engine goes on with: a refused stream is somebody else's or gone, a
+stream that nobody hears is abandoned after a grace period, and when the store stays away for
+`store_timeout_s` everything is given up with a typed error, which is delivered once the store is
+back. Memory is bounded by MAX_PENDING_FRAMES.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import redis
+
+from engine_pool.errors import StoreUnavailable, StreamAbandoned
+from engine_pool.load_book import LoadBook
+from engine_pool.token_log import StreamError, TokenFrame, TokenLogWriter, log_key
+from engine_pool.view import Bulletin
+
+log = logging.getLogger(__name__)
+
+MAX_FRAMES_A_CALL = 512
+"""Bounds how long one script call keeps the store busy: about 4 ms at 8 us a frame (gateway.md)."""
+MAX_PENDING_FRAMES = 50_000
+"""Frames that wait for the store, about 10 MB; more counts as a store that is away."""
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+"""Wait between two tries while the store is away; doubles from the first to the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherTimes:
+    """The parts of PoolConfig that the publisher follows."""
+
+    report_interval_s: float
+    report_min_gap_s: float
+    store_timeout_s: float
+    orphan_grace_s: float
+
+
+class Producer(Protocol):
+    """What the publisher tells the step loop. Neither call blocks."""
+
+    def fail(self, request_ids: Sequence[str] | None, error: StreamError) -> None: ...
+
+    def drop(self, request_ids: Sequence[str]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Batch:
+    frames: list[TokenFrame]
+    firsts: frozenset[str]
+    tries: int = 0
+
+
+class Publisher:
+    """Owns the engine's connection to the store. `publish` may be called from any thread."""
+
+    def __init__(
+        self,
+        store: "redis.Redis[bytes]",
+        writer: TokenLogWriter,
+        book: LoadBook,
+        times: PublisherTimes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._bulletin = Bulletin(store)
+        self._book = book
+        self._times = times
+        self._clock = clock
+        self._producer: Producer | None = None
+        self._wake = threading.Condition()
+        self._pending: deque[tuple[TokenFrame, bool]] = deque()
+        """Frames, and whether each is its request's first."""
+        self._batch: _Batch | None = None
+        self._away_since_s: float | None = None
+        self._retry_at_s = 0.0
+        self._retry_wait_s = RETRY_FIRST_S
+        self._gapped: set[str] = set()
+        """Requests whose frames were given up: only an error may follow, right after the log's
+        end."""
+        self._unheard_since_s: dict[str, float] = {}
+        self._reported_version = -1
+        self._reported_at_s = float("-inf")
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="token-publisher", daemon=True)
+
+    def start(self, producer: Producer) -> None:
+        self._producer = producer
+        self._thread.start()
+
+    def publish(self, frames: Sequence[TokenFrame], firsts: frozenset[str]) -> None:
+        """Queues a step's frames; `firsts` names the requests whose first frame is among them."""
+        with self._wake:
+            self._pending.extend((f, f.request_id in firsts) for f in frames)
+            self._wake.notify()
+
+    def nudge(self) -> None:
+        """Says that the load has changed without a frame."""
+        with self._wake:
+            self._wake.notify()
+
+    def stop(self, timeout_s: float) -> None:
+        """Delivers what waits, as far as the store takes it within the time, and ends the
+        thread."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    @property
+    def is_store_away(self) -> bool:
+        return self._away_since_s is not None
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if self._is_stopping and (self.is_store_away or not self._has_frames()):
+                    return
+                if not self._is_due():
+                    self._wake.wait(self._sleep_s())
+                if not self._is_due():
+                    continue
+            try:
+                self.turn()
+            except Exception as error:
+                log.error("the publisher failed; its streams are given up", exc_info=error)
+                self._give_up(f"the publisher failed: {type(error).__name__}")
+                time.sleep(RETRY_MAX_S)
+
+    def _has_frames(self) -> bool:
+        return self._batch is not None or bool(self._pending)
+
+    def _is_due(self) -> bool:
+        if self._is_stopping:
+            return True
+        now_s = self._clock()
+        if self.is_store_away:
+            return now_s >= self._retry_at_s
+        return self._has_frames() or self._is_report_due(now_s)
+
+    def _is_report_due(self, now_s: float) -> bool:
+        return now_s >= self._report_due_at_s()
+
+    def _report_due_at_s(self) -> float:
+        has_news = self._book.version != self._reported_version
+        times = self._times
+        wait_s = times.report_min_gap_s if has_news else times.report_interval_s
+        return self._reported_at_s + wait_s
+
+    def _sleep_s(self) -> float:
+        due_at_s = self._retry_at_s if self.is_store_away else self._report_due_at_s()
+        return max(0.0, due_at_s - self._clock())
+
+    def turn(self) -> None:
+        """One round: frames that wait, then abandoned streams, then a load report if one is due."""
+        if self.is_store_away and self._clock() < self._retry_at_s:
+            return
+        try:
+            self._append_pending()
+            self._fail_abandoned()
+            if self._is_report_due(self._clock()):
+                self._report()
+        except redis.RedisError as error:
+            self._note_failure(error)
+        else:
+            self._note_success()
+
+    def _append_pending(self) -> None:
+        while self._batch is not None or self._take_batch():
+            batch = self._batch
+            assert batch is not None
+            batch.tries += 1
+            batch.frames = self._after_gaps(batch.frames)
+            if batch.frames:
+                appended = self._writer.append(batch.frames, batch.firsts)
+                refused = set(appended.refused)
+                if refused and batch.tries > 1:
+                    refused -= self._taken_before(
+                        f for f in batch.frames if f.request_id in refused
+                    )
+                self._note_answers(batch.frames, refused, set(appended.unheard))
+            self._batch = None
+
+    def _take_batch(self) -> bool:
+        with self._wake:
+            count = min(len(self._pending), MAX_FRAMES_A_CALL)
+            taken = [self._pending.popleft() for _ in range(count)]
+        if not taken:
+            return False
+        firsts = frozenset(f.request_id for f, is_first in taken if is_first)
+        frames = combine([f for f, _ in taken])
+        self._batch = _Batch(frames, firsts & {f.request_id for f in frames})
+        return True
+
+    def _taken_before(self, frames: Iterable[TokenFrame]) -> set[str]:
+        """Returns the requests whose frames an earlier try has brought in although its answer
+        was lost."""
+        taken = set()
+        for frame in frames:
+            end = self._log_end(frame.request_id)
+            if end is not None and end[0] == frame.epoch and end[1] >= _entry_position(frame):
+                taken.add(frame.request_id)
+        return taken
+
+    def _log_end(self, request_id: str) -> tuple[int, int] | None:
+        """Returns epoch and position of a log's last entry; None when there is no log."""
+        entries = self._store.xrevrange(log_key(request_id), count=1)
+        if not entries:
+            return None
+        epoch, _, position = entries[0][0].decode().partition("-")
+        return int(epoch), int(position)
+
+    def _after_gaps(self, frames: list[TokenFrame]) -> list[TokenFrame]:
+        """Drops what follows a gap, and ends such a stream with an error at the end of its log."""
+        if not self._gapped:
+            return frames
+        kept = []
+        for frame in frames:
+            if frame.request_id not in self._gapped:
+                kept.append(frame)
+            elif frame.is_last:
+                end = self._log_end(frame.request_id)
+                start = end[1] if end is not None and end[0] == frame.epoch else 0
+                kept.append(_error_frame(frame, start, frame.error or _GIVEN_UP))
+        return kept
+
+    def _note_answers(
+        self, frames: Sequence[TokenFrame], refused: set[str], unheard: set[str]
+    ) -> None:
+        now_s = self._clock()
+        for frame in frames:
+            request_id = frame.request_id
+            if frame.is_last:
+                self._gapped.discard(request_id)
+            if request_id in unheard and not frame.is_last and request_id not in refused:
+                self._unheard_since_s.setdefault(request_id, now_s)
+            else:
+                self._unheard_since_s.pop(request_id, None)
+        if refused:
+            log.warning("the store refused %d streams; their requests end here", len(refused))
+            self._tell().drop(sorted(refused))
+
+    def _fail_abandoned(self) -> None:
+        grace_s = self._times.orphan_grace_s
+        long_ago_s = self._clock() - grace_s
+        abandoned = [i for i, since_s in self._unheard_since_s.items() if since_s <= long_ago_s]
+        if abandoned:
+            for request_id in abandoned:
+                del self._unheard_since_s[request_id]
+            message = f"No web process read this stream for {grace_s:.0f} s, so it was ended."
+            self._tell().fail(abandoned, StreamError(StreamAbandoned.code, message))
+
+    def _report(self) -> None:
+        version = self._book.version
+        load = self._book.compose()
+        # Also after a failure: a report is never worth more than the next one.
+        self._reported_version, self._reported_at_s = version, self._clock()
+        if load is not None:
+            self._bulletin.report_load(load)
+            self._book.reported(load)
+
+    def _note_success(self) -> None:
+        if self._away_since_s is not None:
+            log.warning("the store is back after %.1f s", self._clock() - self._away_since_s)
+            self._away_since_s = None
+        self._retry_wait_s = RETRY_FIRST_S
+
+    def _note_failure(self, error: redis.RedisError) -> None:
+        now_s = self._clock()
+        if self._away_since_s is None:
+            log.warning("the store does not answer: %s", type(error).__name__)
+            self._away_since_s = now_s
+        self._retry_at_s = now_s + self._retry_wait_s
+        self._retry_wait_s = min(RETRY_MAX_S, self._retry_wait_s * 2)
+        away_s = now_s - self._away_since_s
+        if away_s >= self._times.store_timeout_s or len(self._pending) > MAX_PENDING_FRAMES:
+            self._give_up(f"the store did not answer for {away_s:.1f} s")
+
+    def _give_up(self, why: str) -> None:
+        """Drops the frames that wait, keeping one error frame a stream, and tells the engine to
+        end all."""
+        error = StreamError(StoreUnavailable.code, f"The stream was given up: {why}.")
+        with self._wake:
+            waiting = (self._batch.frames if self._batch else []) + [f for f, _ in self._pending]
+            kept: dict[str, TokenFrame] = {}
+            for frame in waiting:
+                self._gapped.add(frame.request_id)
+                if frame.error is not None:
+                    kept[frame.request_id] = frame
+                elif frame.is_last:
+                    # The engine has ended it already and will not say so again.
+                    kept[frame.request_id] = _error_frame(frame, 0, error)
+            self._batch = None
+            newest = list(kept.values())[-MAX_PENDING_FRAMES // 2 :]
+            self._pending = deque((f, False) for f in newest)
+        self._unheard_since_s.clear()
+        if not all(f.error is not None for f in waiting):
+            log.error("%s: every stream of this engine is given up", why)
+        self._tell().fail(None, error)
+
+    def _tell(self) -> Producer:
+        assert self._producer is not None, "start() names the producer"
+        return self._producer
+
+
+_GIVEN_UP = StreamError(StoreUnavailable.code, "The stream was given up: the store was away.")
+
+
+def _error_frame(frame: TokenFrame, start: int, error: StreamError) -> TokenFrame:
+    return TokenFrame(frame.request_id, frame.epoch, start, (), frame.instance, error=error)
+
+
+def combine(frames: Sequence[TokenFrame]) -> list[TokenFrame]:
+    """Joins successive frames of a request into one, where nothing but tokens and an end is in
+    them."""
+    joined: dict[str, TokenFrame] = {}
+    done: list[TokenFrame] = []
+    for frame in frames:
+        before = joined.get(frame.request_id)
+        if before is None:
+            joined[frame.request_id] = frame
+        elif _can_join(before, frame):
+            joined[frame.request_id] = msgspec.structs.replace(
+                frame,
+                start=before.start,
+                token_ids=before.token_ids + frame.token_ids,
+                cached_tokens=before.cached_tokens,
+            )
+        else:
+            done.append(before)
+            joined[frame.request_id] = frame
+    return done + list(joined.values())
+
+
+def _can_join(before: TokenFrame, after: TokenFrame) -> bool:
+    has_detail = before.detail is not None or after.detail is not None
+    # A last frame without tokens takes an entry id of its own; joined, the id would fall short of
+    # it.
+    is_plain = after.error is None and not before.is_last and bool(after.token_ids)
+    return is_plain and not has_detail and before.epoch == after.epoch and before.end == after.start
+
+
+def _entry_position(frame: TokenFrame) -> int:
+    return int(frame.entry_id.partition("-")[2])

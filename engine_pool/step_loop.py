@@ -1,0 +1,258 @@
+"""The thread that owns an engine: takes requests and aborts between two steps, turns outputs into
+frames.
+
+Everything that waits (the store, Ray) is elsewhere: this thread only computes. All requests that
+have arrived are added before a step, so that a burst is prefilled as one batch.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine_pool.errors import EngineFailed, EngineRefused, RequestExpired
+from engine_pool.load_book import LoadBook
+from engine_pool.ports import Engine, EngineRequest, StepOutput
+from engine_pool.token_log import StreamError, TokenFrame
+from engine_pool.types import RequestId
+
+log = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 1.0
+"""Longest sleep of an idle loop: bounds how late an expired request is seen, costs nothing."""
+
+Refused = list[tuple[str, str]]
+"""(request id, reason) of each request that was not taken."""
+
+
+class FrameSink(Protocol):
+    """Takes a step's frames. Must not block."""
+
+    def publish(self, frames: Sequence[TokenFrame], firsts: frozenset[str]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Stream:
+    request: EngineRequest
+    expires_at_s: float
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    requests: list[EngineRequest]
+    answer: "Future[Refused]"
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    request_ids: tuple[RequestId, ...] | None
+    """None: all."""
+    error: StreamError | None
+    """None: the client's own wish, which ends the stream with finish_reason abort."""
+    silently: bool = False
+    """No last frame: the stream belongs to somebody else now, or is gone."""
+
+
+class StepLoop:
+    """Owns one engine. Every method may be called from any thread, and returns at once."""
+
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        book: LoadBook,
+        sink: FrameSink,
+        *,
+        max_age_s: float,
+        on_death: Callable[[BaseException], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make_engine = make_engine
+        self._book = book
+        self._sink = sink
+        self._max_age_s = max_age_s
+        self._on_death = on_death
+        self._clock = clock
+        self._commands: queue.SimpleQueue[_Submit | _End | None] = queue.SimpleQueue()
+        self._streams: dict[RequestId, _Stream] = {}
+        self._next_expiry_check_s = 0.0
+        self._is_stopping = False
+        self.ready: Future[None] = Future()
+        """Done when the engine takes requests; its exception says why it cannot."""
+        self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the engine takes requests."""
+        is_up = self.ready.done() and self.ready.exception() is None
+        return is_up and not self._is_stopping
+
+    def submit(self, requests: list[EngineRequest]) -> "Future[Refused]":
+        """Queues requests for the next step; the answer says which were refused."""
+        answer: Future[Refused] = Future()
+        if self._is_stopping:
+            answer.set_result([(r.request_id, "the engine is stopping") for r in requests])
+            return answer
+        self._book.received(requests)
+        self._commands.put(_Submit(requests, answer))
+        return answer
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Ends requests because their client left."""
+        self._commands.put(_End(tuple(map(RequestId, request_ids)), None))
+
+    def fail(self, request_ids: Sequence[str] | None, error: StreamError) -> None:
+        """Ends requests (None: all of them) with an error as their streams' last frame."""
+        ids = None if request_ids is None else tuple(map(RequestId, request_ids))
+        self._commands.put(_End(ids, error))
+
+    def drop(self, request_ids: Sequence[str]) -> None:
+        """Ends requests whose log takes nothing from this engine any more, without a last frame."""
+        self._commands.put(_End(tuple(map(RequestId, request_ids)), None, silently=True))
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ends the thread and closes the engine. Returns whether it ended in time."""
+        self._is_stopping = True
+        self._commands.put(None)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._engine = self._make_engine()
+            self._book.taken((), self._engine.load())
+        except BaseException as error:
+            self.ready.set_exception(EngineFailed(f"{type(error).__name__}: {error}"))
+            log.error("the engine could not start", exc_info=error)
+            return
+        self.ready.set_result(None)
+        try:
+            while not self._is_stopping:
+                self._turn()
+            self._engine.close()
+        except BaseException as error:
+            log.error("the engine broke", exc_info=error)
+            self._is_stopping = True
+            self._on_death(error)
+
+    def _turn(self) -> None:
+        """One round: commands, expired requests, one step if there is work."""
+        self._take_commands(wait=not self._engine.has_work())
+        self._expire()
+        if self._engine.has_work() and not self._is_stopping:
+            self._step()
+
+    def _take_commands(self, *, wait: bool) -> None:
+        """Takes everything that has arrived; an idle loop waits for the first command."""
+        try:
+            command = (
+                self._commands.get(timeout=IDLE_WAIT_S) if wait else self._commands.get_nowait()
+            )
+            while True:
+                if isinstance(command, _Submit):
+                    self._add(command)
+                elif isinstance(command, _End):
+                    self._end(command)
+                command = self._commands.get_nowait()
+        except queue.Empty:
+            return
+
+    def _add(self, command: _Submit) -> None:
+        refused: Refused = []
+        for request in command.requests:
+            if request.request_id in self._streams:
+                refused.append((request.request_id, "a request of this id already runs here"))
+                continue
+            try:
+                self._engine.add(request)
+            except EngineRefused as why:
+                refused.append((request.request_id, str(why)))
+            else:
+                expires_at_s = self._clock() + self._max_age_s
+                self._streams[request.request_id] = _Stream(request, expires_at_s)
+        self._book.taken([r.request_id for r in command.requests], self._engine.load())
+        command.answer.set_result(refused)
+
+    def _end(self, command: _End) -> None:
+        wanted = tuple(self._streams) if command.request_ids is None else command.request_ids
+        known = [i for i in wanted if i in self._streams]
+        if not known:
+            return
+        self._engine.abort(known)
+        frames, firsts = [], set()
+        for request_id in known:
+            stream = self._streams.pop(request_id)
+            if stream.position == 0:
+                firsts.add(request_id)
+            reason = None if command.error else "abort"
+            frames.append(self._frame(stream, (), reason, error=command.error))
+        self._book.ended(known, self._engine.load())
+        if not command.silently:
+            self._sink.publish(frames, frozenset(firsts))
+
+    def _expire(self) -> None:
+        now_s = self._clock()
+        if now_s < self._next_expiry_check_s:
+            return
+        self._next_expiry_check_s = now_s + IDLE_WAIT_S
+        old = tuple(i for i, s in self._streams.items() if s.expires_at_s <= now_s)
+        if old:
+            message = f"The request ran longer than {self._max_age_s:.0f} s and was ended."
+            self._end(_End(old, StreamError(RequestExpired.code, message)))
+
+    def _step(self) -> None:
+        began_s = time.perf_counter()
+        outputs = self._engine.step()
+        step_ms = (time.perf_counter() - began_s) * 1000
+        frames, firsts, ended = [], set(), []
+        prompts = tokens = 0
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is None:
+                continue  # ended a moment ago; the engine still had it in its batch
+            if not output.token_ids and output.finish_reason is None:
+                continue  # a frame in the middle that moves nothing would use up an entry id
+            if stream.position == 0:
+                firsts.add(output.request_id)
+                prompts += stream.request.prompt_tokens
+            frames.append(self._frame(stream, output.token_ids, output.finish_reason, output))
+            stream.position += len(output.token_ids)
+            tokens += len(output.token_ids)
+            if output.finish_reason is not None:
+                ended.append(output.request_id)
+                del self._streams[output.request_id]
+        if frames:
+            self._sink.publish(frames, frozenset(firsts))
+        load = self._engine.load()
+        self._book.stepped(load=load, step_ms=step_ms, prompts=prompts, outputs=tokens)
+        if ended:
+            self._book.ended(ended, load)
+
+    def _frame(
+        self,
+        stream: _Stream,
+        token_ids: tuple[int, ...],
+        finish_reason: str | None,
+        output: StepOutput | None = None,
+        error: StreamError | None = None,
+    ) -> TokenFrame:
+        return TokenFrame(
+            request_id=stream.request.request_id,
+            epoch=stream.request.epoch,
+            start=stream.position,
+            token_ids=token_ids,
+            instance=self._book.instance,
+            finish_reason=finish_reason,
+            stop_reason=output.stop_reason if output else None,
+            cached_tokens=output.cached_tokens if output else 0,
+            detail=output.detail if output else None,
+            error=error,
+        )
