@@ -29,7 +29,8 @@ class Breakdown:
     used_tokens: int
     used_by_class: Mapping[PriorityClass, int]
     """Adds up to `used_tokens`: memory that requests share is split in proportion."""
-    headroom_tokens: float
+    headroom_by_class: Mapping[PriorityClass, int]
+    """Memory that the classes that run here want to keep free."""
     queued_tokens: int
     virtual_tokens: float
     """Sum of V; infinity on a draining instance."""
@@ -56,7 +57,7 @@ def breakdown(
         capacity_tokens=load.capacity_tokens,
         used_tokens=load.used_tokens,
         used_by_class=_used_by_class(load),
-        headroom_tokens=usage.headroom_tokens,
+        headroom_by_class=usage.headroom_tokens,
         queued_tokens=usage.queued_tokens,
         virtual_tokens=virtual_tokens,
         running=len(load.running),

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from engine_pool.types import InstanceLoad, PriorityClass, RequestId
 
-
 DEFAULT_TARGET_LOAD_TOKENS = 1600
 """Load at which the paper's engine still decodes at ideal speed (LLaMA-7B on an A10)."""
 
@@ -42,8 +41,8 @@ class VirtualUsage:
 
     running_tokens: Mapping[RequestId, float]
     """Physical usage plus share of the headroom of each running request."""
-    headroom_tokens: float
-    """The headroom in `running_tokens`, all classes together."""
+    headroom_tokens: Mapping[PriorityClass, int]
+    """The headroom in `running_tokens` of each class that runs here."""
     queued_tokens: int
     """Demand of the head of the line; 0 without a queue."""
     shared_tokens: int
@@ -72,7 +71,7 @@ def virtual_usage(
     held_tokens = sum(r.kv_tokens for r in load.running)
     return VirtualUsage(
         running_tokens=running,
-        headroom_tokens=float(sum(headroom.values())),
+        headroom_tokens=headroom,
         queued_tokens=load.head_demand_tokens,
         shared_tokens=max(0, held_tokens - load.used_tokens),
         draining_tokens=math.inf if is_draining else 0.0,
