@@ -1,44 +1,99 @@
 """What a web process knows of the pool, and its way to the engines: the one door between them.
 
-`pool_client()` is the process's one client. It owns the live view, and everything that reads or
-writes the token logs for this process.
+`pool_client()` is the process's one client. It owns the live view, the token reader, the watch for
+lost instances and the way to the engine actors, and runs each as a task of its own.
 """
 
 import asyncio
 import functools
+import logging
 import os
 import uuid
-
-import redis.asyncio
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from engine_pool.config import PoolConfig
+from engine_pool.dispatcher import Dispatcher
+from engine_pool.errors import PoolError
 from engine_pool.live_view import LiveView
+from engine_pool.loss_watch import LossWatch
+from engine_pool.outbox import EngineGate
+from engine_pool.ray_gate import RayGate
+from engine_pool.store import connect_async
+from engine_pool.stream import FrameSink
+from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader
+from engine_pool.token_reader import TokenReader
+
+logger = logging.getLogger(__name__)
+
+RESTART_AFTER_S = 1.0
+"""Before a task that broke is started anew: not so soon that it fills the log."""
+
+
+class SinkSlot:
+    """Stands for the front end until it is loaded; no stream is open then, so nothing is lost."""
+
+    def __init__(self) -> None:
+        self.sink: FrameSink | None = None
+
+    def deliver(self, frames: Sequence[TokenFrame]) -> None:
+        if self.sink is not None:
+            self.sink.deliver(frames)
+
+    def fail(self, request_id: str, error: PoolError) -> None:
+        if self.sink is not None:
+            self.sink.fail(request_id, error)
 
 
 class PoolClient:
     """One a web process. `start` before anything else, in the event loop that goes on using it."""
 
-    def __init__(self, config: PoolConfig) -> None:
+    def __init__(self, config: PoolConfig, gate: EngineGate | None = None) -> None:
         self.config = config
         self.web_process = uuid.uuid4().hex
-        self.store = connect_store(config)
+        self.store = connect_async(config.redis_url)
+        self.times = LogTimes(live_s=config.log_live_s, ended_s=config.log_ended_s)
+        self.log = TokenLogReader(self.store, self.times)
         self.view = LiveView(self.store)
+        self.sink = SinkSlot()
+        self.reader = TokenReader(
+            self.store,
+            self.log,
+            self.sink,
+            web_process=self.web_process,
+            store_timeout_s=config.store_timeout_s,
+        )
+        self.watch = LossWatch(self.view, self.reader, self.log)
+        self.ray = None if gate else RayGate(config)
+        self.dispatcher = Dispatcher(self.view, self.reader, self.log, self.store, self._gate(gate))
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begins to follow the pool. Returns at once, also when the store does not answer yet."""
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self.view.run(), name="live view")]
+        """Begins to follow the pool. Returns at once, also when store and Ray do not answer yet."""
+        if self._tasks:
+            return
+        parts: list[tuple[str, Any]] = [
+            ("live view", self.view.run),
+            ("token reader", self.reader.run),
+            ("loss watch", self.watch.run),
+        ]
+        if self.ray is not None:
+            parts.append(("ray", self.ray.run))
+        self._tasks = [asyncio.create_task(_keep(name, run), name=name) for name, run in parts]
 
     async def stop(self) -> None:
-        """Ends what `start` began and closes the connections."""
+        """Ends what `start` began and closes the connections; open streams get an error."""
+        await self.dispatcher.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self.store.aclose()
+
+    def _gate(self, given: EngineGate | None) -> EngineGate:
+        gate = given or self.ray
+        assert gate is not None, "without a given gate, Ray is the way"
+        return gate
 
 
 @functools.cache
@@ -47,13 +102,12 @@ def pool_client() -> PoolClient:
     return PoolClient(PoolConfig.from_env(os.environ))
 
 
-def connect_store(config: PoolConfig) -> "redis.asyncio.Redis[bytes]":
-    """Returns a connection pool on the store. Sends nothing yet; no call retries by itself."""
-    store: redis.asyncio.Redis[bytes] = redis.asyncio.Redis.from_url(
-        config.redis_url,
-        socket_connect_timeout=config.store_timeout_s,
-        socket_timeout=config.store_timeout_s,
-        # Who calls decides what a failure means; silent retries would add up to a hang.
-        retry=Retry(NoBackoff(), 0),
-    )
-    return store
+async def _keep(name: str, run: "functools.partial[Coroutine[Any, Any, None]] | Any") -> None:
+    """Runs a part for ever; one that breaks is logged and started again."""
+    while True:
+        try:
+            await run()
+            return
+        except Exception:
+            logger.exception("%s broke; it starts again", name)
+        await asyncio.sleep(RESTART_AFTER_S)

@@ -93,6 +93,10 @@ class LiveView:
         """Takes a request out of the ledger that its instance did not take."""
         self._ledger.pop(request_id, None)
 
+    def shows(self, instance: InstanceName, request_id: str) -> bool:
+        """Says whether the instance's last report shows the request: running, waiting or ended."""
+        return RequestId(request_id) in self._shown.get(instance, frozenset())
+
     async def run(self) -> None:
         """Follows the store for ever, and through its absences."""
         backoff_s = BACKOFF_FIRST_S

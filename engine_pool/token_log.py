@@ -174,7 +174,8 @@ return old
 # KEYS: log. ARGV: live_s. Shuts out the present producer. Returns {ended, epoch to go on with}.
 _FENCE = """
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
-local epoch = 0
+-- An empty log has a producer too, whose epoch is 1: it may be about to append.
+local epoch = 1
 if last[1] then
   if last[1][2][1] == 'e' then return {1, 0} end
   epoch = tonumber(string.match(last[1][1], '^(%d+)-'))
@@ -231,7 +232,7 @@ class TokenLogReader:
 
     def __init__(self, store: "redis.asyncio.Redis[bytes]", times: LogTimes) -> None:
         self._store = store
-        self._times = times
+        self.times = times
         self._attach = store.register_script(_ATTACH)
         self._fence = store.register_script(_FENCE)
         self._append = store.register_script(_APPEND)
@@ -239,9 +240,15 @@ class TokenLogReader:
     async def open(self, request_ids: Sequence[str], channel: str) -> None:
         """Makes the logs writable and routes them to `channel`. Raises: redis.RedisError."""
         pipe = self._store.pipeline(transaction=False)
-        for request_id in request_ids:
-            pipe.set(route_key(request_id), channel, ex=self._times.live_s)
+        self.open_in(pipe, request_ids, channel)
         await pipe.execute()
+
+    def open_in(
+        self, pipe: "redis.asyncio.client.Pipeline[bytes]", request_ids: Sequence[str], channel: str
+    ) -> None:
+        """Adds what `open` does to a pipeline that the caller executes."""
+        for request_id in request_ids:
+            pipe.set(route_key(request_id), channel, ex=self.times.live_s)
 
     async def attach(self, request_id: str, channel: str) -> str | None:
         """Routes the live frames to `channel` and tells the old reader. Returns its channel, None
@@ -270,6 +277,21 @@ class TokenLogReader:
                     frames += (m for m in decode_all(value) if isinstance(m, TokenFrame))
         return frames, entries[-1][0].decode() if entries else None
 
+    async def fence(self, request_id: str) -> tuple[int | None, int]:
+        """Shuts the present producer out. Returns the epoch to go on with and the tokens logged.
+
+        The epoch is None when the stream has ended. Raises: redis.RedisError.
+        """
+        ended, epoch = await self._fence(keys=[log_key(request_id)], args=[self.times.live_s])
+        start, after = 0, None
+        while not ended:
+            frames, after_next = await self.read_after(request_id, after_entry=after)
+            start = frames[-1].end if frames else start
+            if after_next is None:
+                break
+            after = after_next
+        return (None if ended else epoch), start
+
     async def end_with_error(self, request_id: str, *, instance: str, error: StreamError) -> None:
         """Ends a stream whose producer is gone: fences it out, then appends the error as the last
         frame.
@@ -277,18 +299,11 @@ class TokenLogReader:
         The web process that is routed gets it over its channel. Does nothing when the stream has
         ended.
         """
-        ended, epoch = await self._fence(keys=[log_key(request_id)], args=[self._times.live_s])
-        if ended:
+        epoch, start = await self.fence(request_id)
+        if epoch is None:
             return
-        start, after = 0, None
-        while True:
-            frames, after_next = await self.read_after(request_id, after_entry=after)
-            start = frames[-1].end if frames else start
-            if after_next is None:
-                break
-            after = after_next
         frame = TokenFrame(request_id, epoch, start, (), instance, error=error)
         await self._append(
             keys=[log_key(request_id), route_key(request_id)],
-            args=[self._times.live_s, self._times.ended_s, frame.entry_id, encode(frame), "e"],
+            args=[self.times.live_s, self.times.ended_s, frame.entry_id, encode(frame), "e"],
         )

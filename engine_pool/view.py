@@ -113,7 +113,12 @@ class Bulletin:
 
 async def report_sent(store: "redis.asyncio.Redis[bytes]", sent: Sequence[InFlight]) -> None:
     """Tells all web processes what this one has just sent to engines. Raises: redis.RedisError."""
-    await store.publish(FLEET_CHANNEL, b"D" + _encode(list(sent)))
+    await store.publish(FLEET_CHANNEL, encode_sent(sent))
+
+
+def encode_sent(sent: Sequence[InFlight]) -> bytes:
+    """Returns the message that `report_sent` publishes, for a pipeline of the caller's."""
+    return b"D" + _encode(list(sent))
 
 
 async def store_incarnation(store: "redis.asyncio.Redis[bytes]") -> str:

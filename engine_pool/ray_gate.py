@@ -1,0 +1,102 @@
+"""Calls to engine actors over Ray. The only module of the web process that knows Ray.
+
+Ray is imported and joined in a thread when the process starts: it takes seconds, and pages answer meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, TypeVar
+
+from engine_pool.config import RAY_NAMESPACE, PoolConfig
+from engine_pool.errors import InstanceLost
+
+logger = logging.getLogger(__name__)
+
+JOIN_RETRY_S: Final = 2.0
+"""Between two tries to join Ray: its head starts together with this process."""
+
+T = TypeVar("T")
+
+
+class RayGate:
+    """One a web process; `run` is the caller's task. Implements outbox.EngineGate."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self._config = config
+        self._joined = asyncio.Event()
+        self._handles: dict[str, Any] = {}
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether this process takes part in the Ray cluster."""
+        return self._joined.is_set()
+
+    async def run(self) -> None:
+        """Joins Ray, trying until it works; stays until it is cancelled."""
+        was_told = False
+        while True:
+            try:
+                await asyncio.to_thread(_join, self._config.ray_address)
+                break
+            # Ray raises ConnectionError, RuntimeError and its own kinds when no head answers.
+            except Exception as error:  # noqa: BLE001
+                if not was_told:
+                    logger.warning("Ray does not answer yet: %s", type(error).__name__)
+                    was_told = True
+            await asyncio.sleep(JOIN_RETRY_S)
+        self._joined.set()
+        logger.info("joined Ray at %s", self._config.ray_address)
+
+    async def submit(self, actor: str, blob: bytes) -> dict[str, str]:
+        """As in EngineGate."""
+        handle = await self._handle(actor)
+        refused = await self._call(actor, handle.submit.remote(blob))
+        return dict(refused)
+
+    async def abort(self, actor: str, request_ids: Sequence[str]) -> None:
+        """As in EngineGate."""
+        handle = await self._handle(actor)
+        await self._call(actor, handle.abort.remote(list(request_ids)))
+
+    async def _handle(self, actor: str) -> Any:
+        if actor not in self._handles:
+            if not self._joined.is_set():
+                raise InstanceLost("This server has not joined Ray yet.")
+            self._handles[actor] = await self._call(actor, asyncio.to_thread(_find, actor))
+        return self._handles[actor]
+
+    async def _call(self, actor: str, answer: Awaitable[T]) -> T:
+        import ray
+
+        try:
+            async with asyncio.timeout(self._config.submit_timeout_s):
+                return await answer
+        except TimeoutError:
+            self._handles.pop(actor, None)
+            raise InstanceLost(
+                f"{actor} did not answer for {self._config.submit_timeout_s:g} s."
+            ) from None
+        # ValueError: no actor has this name.
+        except (ray.exceptions.RayError, ValueError) as error:
+            self._handles.pop(actor, None)
+            raise InstanceLost(f"{actor} is gone: {type(error).__name__}.") from error
+
+
+def _join(address: str) -> None:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(
+            address=address,
+            namespace=RAY_NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            configure_logging=False,
+        )
+
+
+def _find(actor: str) -> Any:
+    import ray
+
+    return ray.get_actor(actor, namespace=RAY_NAMESPACE)
