@@ -1,0 +1,36 @@
+# Ferry's commands. Everything is installed into .venv and written below var/; nothing else is touched.
+# Settings: ENGINE, INSTANCES, PORT, HOST, MODEL, KV_CACHE_GIB, ENGINE_MEMORY_GIB, ACCELERATOR.
+
+PYTHON ?= python3.11
+VENV_PYTHON := .venv/bin/python
+export PYTHON
+
+.PHONY: help install up down doctor test lint lock
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Settings (make up NAME=value):"
+	@echo "    ENGINE=vllm|simulated  INSTANCES=2  PORT=8000  HOST=127.0.0.1  MODEL=<folder or hub id>"
+	@echo "    KV_CACHE_GIB=0.5  ENGINE_MEMORY_GIB=2.0  ACCELERATOR=cpu|gpu"
+
+install: ## Create .venv and install the locked dependencies.
+	@$(PYTHON) ops/install.py
+
+up: install ## Start everything; stays in the foreground until Ctrl-C.
+	@$(VENV_PYTHON) -m ops.up
+
+down: ## Stop what `make up` started, from another shell.
+	@$(VENV_PYTHON) -m ops.down
+
+doctor: ## Check a running installation like a user would.
+	@$(VENV_PYTHON) manage.py doctor
+
+test: install ## Install what the tests need, then lint and run every test.
+	@$(VENV_PYTHON) -m ops.test
+
+lint: install ## Formatting, lint rules, types and the rules about imports.
+	@$(VENV_PYTHON) -m ops.lint
+
+lock: install ## Make requirements/*.txt anew from pyproject.toml.
+	@$(VENV_PYTHON) -m ops.lock

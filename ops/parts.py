@@ -1,0 +1,166 @@
+"""The parts of an installation: which commands, in which environment, in which order. Pure.
+
+Start: everything at once, but a part waits for the parts it `needs`. The web process is the slowest
+to start (it imports vLLM's front end, some ten seconds of one core), so it goes first and with a
+higher priority. Stop: by `stop_rank`, clients before servers.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ops.processes import MARK, PART_MARK
+from ops.run_state import run_dir
+from ops.settings import ROOT, UpSettings
+
+STORE_MAX_MEMORY = "1gb"
+"""Token logs of an hour of traffic take far less. A full store refuses writes, which is seen and
+answered as an error; an evicted token log would be a silent gap."""
+RAY_OBJECT_STORE_BYTES = 100 * 1024**2
+"""Ray's minimum is 75 MiB; requests are a few kB and no engine puts objects into it."""
+WEB_GRACE_S = 3
+"""How long open answers may go on after a stop: stops must be over within 10 s altogether."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where this run of the installation keeps its things, found at start."""
+
+    settings: UpSettings
+    model_dir: str
+    served_name: str
+    redis_url: str
+    store_config: Path
+    ray_port: int
+    ray_token: Path
+    scratch_dir: Path
+    """Short, since the paths of Unix sockets below it may have 107 characters."""
+    store_server: str
+    """The store's program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One supervised process."""
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """Parts that must answer first; "ready" stands for the whole installation."""
+    stop_rank: int = 0
+    """Parts of the lowest rank stop first, all of a rank together."""
+    stop_timeout_s: float = 3.0
+    start_nice: int = 0
+    restarts_with: tuple[str, ...] = ()
+    """When one of these ends, this part is restarted too, since it cannot live on without it."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    ready_line: str = ""
+    """The part answers once its output has this text; empty: once its process runs."""
+    once: bool = False
+    """Runs to its end instead of serving; it answers by ending with exit code 0."""
+
+
+def list_parts(places: Places) -> tuple[Part, ...]:
+    """Returns the parts to start, in that order."""
+    settings = places.settings
+    setup = (sys.executable, "-m", "ops.setup", "--url", settings.url)
+    parts = [Part("setup", setup, once=True), web_part(settings.host, settings.port)]
+    if not settings.redis_url:
+        parts.append(
+            Part(
+                "store",
+                (places.store_server, str(places.store_config)),
+                stop_rank=2,
+                stop_timeout_s=1.0,
+                ready_line="Ready to accept connections",
+            )
+        )
+    if not settings.ray_address:
+        parts.append(
+            Part("ray", _ray_command(places), stop_rank=1, ready_line="Ray runtime started")
+        )
+    parts += [
+        Part(
+            "pool",
+            (sys.executable, "-m", "engine_pool.main"),
+            needs=("setup", "store", "ray"),
+            restarts_with=("ray",),
+        ),
+        Part("worker", _worker_command(settings), needs=("setup", "store", "ready")),
+    ]
+    return tuple(parts)
+
+
+def web_part(host: str, port: int, name: str = "web") -> Part:
+    """Returns a web process; several may run, on ports of their own."""
+    command = (
+        *(sys.executable, "-m", "uvicorn", "controlplane.asgi:application"),
+        *("--host", host, "--port", str(port), "--loop", "uvloop", "--http", "httptools"),
+        *("--no-access-log", "--no-server-header"),
+        *("--timeout-graceful-shutdown", str(WEB_GRACE_S)),
+    )
+    return Part(name, command, needs=(), stop_timeout_s=WEB_GRACE_S + 1, start_nice=-5)
+
+
+def _ray_command(places: Places) -> tuple[str, ...]:
+    return (
+        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),
+        *("--node-ip-address", "127.0.0.1", "--port", str(places.ray_port)),
+        *("--object-store-memory", str(RAY_OBJECT_STORE_BYTES)),
+        *("--include-dashboard", "false", "--include-log-monitor", "false"),
+        *("--disable-usage-stats", "--temp-dir", str(places.scratch_dir / "ray")),
+    )
+
+
+def _worker_command(settings: UpSettings) -> tuple[str, ...]:
+    schedule = run_dir(settings.var_dir) / "celerybeat-schedule"
+    return (
+        *(sys.executable, "-m", "celery", "-A", "controlplane.celery", "worker", "--beat"),
+        *("--pool", "threads", "--concurrency", "2", "--loglevel", "INFO"),
+        *("--schedule", str(schedule), "--without-mingle", "--without-gossip"),
+    )
+
+
+def common_environ(places: Places) -> dict[str, str]:
+    """Returns what every part needs in its environment besides what it inherits."""
+    settings = places.settings
+    own_ray = not settings.ray_address
+    python_path = f"{ROOT}:{ROOT / 'platform'}"
+    return {
+        "PYTHONPATH": python_path,
+        "PYTHONUNBUFFERED": "1",
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "FERRY_VAR_DIR": str(settings.var_dir),
+        "FERRY_ENGINE": settings.pool.engine.value,
+        "FERRY_INSTANCES": str(settings.pool.instances),
+        "FERRY_MODEL": places.model_dir,
+        "FERRY_SERVED_MODEL_NAME": places.served_name,
+        "FERRY_KV_CACHE_GIB": str(settings.pool.kv_cache_gib),
+        "FERRY_ENGINE_MEMORY_GIB": str(settings.pool.engine_memory_gib),
+        "REDIS_URL": places.redis_url,
+        "RAY_ADDRESS": f"127.0.0.1:{places.ray_port}" if own_ray else settings.ray_address,
+        **(
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(places.ray_token)}
+            if own_ray
+            else {}
+        ),
+        # Ray's workers would run at niceness 15, the engines among them.
+        "RAY_worker_niceness": "0",
+        # No part of Ferry calls home.
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        MARK: str(run_dir(settings.var_dir)),
+    }
+
+
+def part_environ(part: Part, common: Mapping[str, str]) -> dict[str, str]:
+    return {**common, **part.environ, PART_MARK: part.name}
+
+
+def launch_command(part: Part) -> tuple[str, ...]:
+    """Returns the part's command behind the launcher, which ties its life to the supervisor's."""
+    launcher = (sys.executable, "-I", "-S", str(ROOT / "ops" / "launch.py"))
+    return (*launcher, str(part.start_nice), *part.command)
