@@ -1,3 +1,18 @@
-from django.urls import URLPattern, URLResolver
+"""The pages."""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from django.urls import URLPattern, URLResolver, path
+from django.views.generic import RedirectView
+
+from web.views import cluster, playground, session, status
+
+app_name = "web"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", RedirectView.as_view(pattern_name="web:cluster"), name="home"),
+    path("login/", session.LoginView.as_view(), name="login"),
+    path("logout/", session.LogoutView.as_view(), name="logout"),
+    path("theme/", session.theme, name="theme"),
+    path("cluster/", cluster.cluster, name="cluster"),
+    path("status/", status.status, name="status"),
+    path("playground/", playground.playground, name="playground"),
+]

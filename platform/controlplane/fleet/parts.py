@@ -1,0 +1,173 @@
+"""Which parts of the installation answer, and what still works when one does not. Pure.
+
+The texts follow ARCHITECTURE.md, "When a part is away". The strip shows the worst part, the status
+page shows all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from controlplane.fleet.picture import InstanceRow, is_stale
+
+POOL_SILENT_AFTER_S: Final = 5.0
+"""The pool process writes a sample a second; five missing ones are no hiccup."""
+WORKER_SILENT_AFTER_S: Final = 30.0
+"""The worker's heartbeat comes every few seconds; a long task may delay it."""
+
+StripTone = Literal["ok", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What was found out about the parts. A time of None: never seen."""
+
+    store_answers: bool
+    store_since_unix_s: float
+    database_answers: bool | None
+    """None: not asked yet."""
+    database_since_unix_s: float
+    pool_sample_unix_s: float | None
+    worker_heartbeat_unix_s: float | None
+    observed_since_unix_s: float
+    """When this process began to look; a part that was never seen is away since then at least."""
+
+
+class Part(NamedTuple):
+    key: str
+    name: str
+    answers: bool | None
+    """None: unknown, since what would tell does not answer itself."""
+    since_unix_s: float | None
+    headline: str
+    still_works: str
+    what_to_do: str
+    tone: StripTone
+
+
+class StripRow(NamedTuple):
+    """The status strip. The fields' order is the socket's (web/messages.py)."""
+
+    tone: StripTone
+    headline: str
+    since_unix_s: float | None
+    detail: str
+    more: int
+    """How many other parts do not answer."""
+    answering: str
+    oldest_report_unix_s: float | None
+
+
+def parts_of(
+    probes: Probes, rows: Mapping[str, InstanceRow], desired: int, now_unix_s: float
+) -> tuple[Part, ...]:
+    """Judges every part, worst first among those that do not answer."""
+    parts = (
+        _store(probes),
+        _pool(probes, now_unix_s),
+        _engines(rows, desired, now_unix_s),
+        _database(probes),
+        _worker(probes, now_unix_s),
+    )
+    return parts
+
+
+def strip_of(
+    parts: tuple[Part, ...], rows: Mapping[str, InstanceRow], desired: int, now_unix_s: float
+) -> StripRow:
+    """Says in one line how the installation is."""
+    away = [p for p in parts if p.answers is False]
+    away.sort(key=lambda p: p.tone != "bad")
+    fresh, oldest_unix_s = fresh_reports(rows, now_unix_s)
+    engines = f"{fresh} of {max(desired, len(rows))} engines"
+    if not away:
+        headline = "All parts answer." if desired else "All parts answer. No instance is wanted."
+        return StripRow("ok", headline, None, "", 0, engines, oldest_unix_s)
+    names = [p.name for p in parts if p.answers and p.key != "engines"]
+    answering = ", ".join([*names, engines]) + " answer"
+    worst = away[0]
+    return StripRow(
+        worst.tone, worst.headline, worst.since_unix_s, worst.still_works, len(away) - 1,
+        answering[:1].upper() + answering[1:], None,
+    )  # fmt: skip
+
+
+def fresh_reports(rows: Mapping[str, InstanceRow], now_unix_s: float) -> tuple[int, float | None]:
+    """Returns how many instances report, and the time of the oldest of those reports."""
+    times = [
+        r.at_unix_s
+        for r in rows.values()
+        if r.at_unix_s is not None and not is_stale(r, now_unix_s)
+    ]
+    return len(times), min(times, default=None)
+
+
+def _store(probes: Probes) -> Part:
+    return Part(
+        "store", "store", probes.store_answers, probes.store_since_unix_s,
+        "The store does not answer",
+        "New requests get 503; running streams end with an error that says how to resume.",
+        "Look at the store's log in var/log. It is started again by itself; the pool's picture "
+        "comes back within seconds after that.",
+        "bad",
+    )  # fmt: skip
+
+
+def _pool(probes: Probes, now_unix_s: float) -> Part:
+    sample = probes.pool_sample_unix_s
+    answers: bool | None = sample is not None and now_unix_s - sample < POOL_SILENT_AFTER_S
+    if not probes.store_answers:
+        answers = None
+    return Part(
+        "pool", "Ray", answers, sample if sample is not None else probes.observed_since_unix_s,
+        "The pool process does not answer",
+        "Requests and streams go on; nobody starts lost instances again.",
+        "Look at the logs of ray and pool in var/log. Both are started again by themselves.",
+        "bad",
+    )  # fmt: skip
+
+
+def _engines(rows: Mapping[str, InstanceRow], desired: int, now_unix_s: float) -> Part:
+    lost = [r for r in rows.values() if r.state in ("lost", "no_progress")]
+    silent = [r for r in rows.values() if r.state == "serving" and is_stale(r, now_unix_s)]
+    serving = sum(r.state == "serving" for r in rows.values()) - len(silent)
+    failing = len(lost) + len(silent)
+    since = min((r.since_unix_s for r in (*lost, *silent)), default=None)
+    answers = not failing and (serving > 0 or desired == 0 or bool(rows))
+    works = f"{serving} of {max(desired, len(rows))} serve." if serving else "No request is served."
+    if not rows and desired:
+        answers = False
+    headline = (
+        f"{failing} of {len(rows)} instances {'fails' if failing == 1 else 'fail'}"
+        if rows
+        else "No instance yet"
+    )
+    return Part(
+        "engines", "engines", answers, since, headline, works,
+        "The pool starts lost instances again by itself; the instance's line says when and why.",
+        "bad" if not serving else "warn",
+    )  # fmt: skip
+
+
+def _database(probes: Probes) -> Part:
+    return Part(
+        "database", "database", probes.database_answers, probes.database_since_unix_s,
+        "The database does not answer",
+        "Known keys go on working for a while; the admin and logins do not.",
+        "See whether DATABASE_URL is right and the disk has room.",
+        "warn",
+    )  # fmt: skip
+
+
+def _worker(probes: Probes, now_unix_s: float) -> Part:
+    beat = probes.worker_heartbeat_unix_s
+    answers: bool | None = beat is not None and now_unix_s - beat < WORKER_SILENT_AFTER_S
+    if not probes.store_answers:
+        answers = None
+    return Part(
+        "worker", "Celery", answers, beat if beat is not None else probes.observed_since_unix_s,
+        "Celery does not answer",
+        "Serving goes on; events are not copied into the database meanwhile.",
+        "Look at the worker's log in var/log. It is started again by itself.",
+        "warn",
+    )  # fmt: skip

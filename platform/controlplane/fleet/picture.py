@@ -1,0 +1,277 @@
+"""What the pages show of each instance now: immutable rows, made from the live view. Pure.
+
+States, captions and tones are decided here once, for the first paint, the socket and the API alike;
+the browser only draws. A value that nobody reported is None and is shown as a dash, never as 0.
+Virtual usage and freeness are the policy's own, the same numbers that dispatch compares.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
+
+from engine_pool.policy.freeness import Breakdown, breakdown
+from engine_pool.types import (
+    FleetEvent,
+    InstanceLoad,
+    InstanceState,
+    InstanceStatus,
+    PriorityClass,
+)
+
+CLASSES: Final = (PriorityClass.HIGH, PriorityClass.NORMAL, PriorityClass.LOW)
+
+STALE_AFTER_S: Final = 5.0
+"""A report older than this is not trusted: fifty times the report interval."""
+NO_PROGRESS_AFTER_S: Final = 15.0
+"""Running requests and no step for so long is a fault; a prefill's longest step stays far below."""
+SHORT_BELOW_STEPS: Final = 48
+"""Paper.md: 3 blocks of 16 tokens, under which an instance is short of room."""
+BAND_STEPS: Final = (160, 960)
+"""Paper.md: 10 and 60 blocks of 16 tokens, the band in which a pool has the right size."""
+SPARE_ABOVE_STEPS: Final = 3200
+"""Where the grid's strongest colour begins: over three times the band's end."""
+LEAST_FREE_SHOWN: Final = 6
+
+NO_PROGRESS: Final = "no_progress"
+LEAVING: Final = frozenset({"cordoned", "draining", "drained", "stopping", "stopped"})
+NOT_REPORTING: Final = (InstanceState.STARTING, InstanceState.STOPPED)
+Freeness = float | Literal["idle", "draining"] | None
+Tone = Literal["plain", "info", "plan", "warn", "bad"]
+
+
+class InstanceRow(NamedTuple):
+    """One instance as a row. The fields' order is the socket's (web/messages.py)."""
+
+    node: str
+    state: str
+    """An InstanceState, or `no_progress`."""
+    cause: str
+    since_unix_s: float
+    at_unix_s: float | None
+    """Time of its last report; None: it never reported."""
+    capacity_tokens: int | None
+    used_tokens: int | None
+    virtual_tokens: int | None
+    """None also for a draining instance, whose virtual usage is infinite."""
+    bar: tuple[int, ...]
+    """Per mille of the capacity: running high, normal, low; headroom of each; queued."""
+    freeness: Freeness
+    """Decode steps that the batch can still take; `idle` without a batch, `draining` is -infinity."""
+    running: int | None
+    waiting: int | None
+    step_ms: float | None
+    preemptions_per_min: int | None
+    caption: str
+    tone: Tone
+    restarts: int
+
+
+class GridCell(NamedTuple):
+    """One instance as a cell, for pools too large for rows."""
+
+    node: str
+    state: str
+    level: str
+    """short, low, band, high, spare, or none when there is no number to trust."""
+
+
+class EventRow(NamedTuple):
+    at_unix_s: float
+    kind: str
+    headline: str
+    detail: str
+    instance: str
+    severity: str
+
+
+class Progress(NamedTuple):
+    """What the past says about an instance; `history.py` keeps it."""
+
+    last_step_unix_s: float
+    """When a step was last seen, or when there was last nothing to run."""
+    preemptions_per_min: int
+
+
+def instance_row(
+    status: InstanceStatus,
+    load: InstanceLoad | None,
+    progress: Progress | None,
+    now_unix_s: float,
+) -> InstanceRow:
+    """Describes one instance. A report of an earlier incarnation does not count."""
+    if load is not None and load.incarnation != status.incarnation:
+        load = None
+    if load is None or status.state in NOT_REPORTING:
+        caption, tone = _caption_without_load(status)
+        at_unix_s = None if load is None else round(load.at_unix_s, 2)
+        return InstanceRow(
+            node=status.node, state=status.state.value, cause=status.cause,
+            since_unix_s=round(status.since_unix_s, 2), at_unix_s=at_unix_s,
+            capacity_tokens=None, used_tokens=None, virtual_tokens=None, bar=(),
+            freeness=None, running=None, waiting=None, step_ms=None,
+            preemptions_per_min=None, caption=caption, tone=tone, restarts=status.restarts,
+        )  # fmt: skip
+    usage = breakdown(load, status.state)
+    stuck_s = _stuck_s(status, load, progress, now_unix_s)
+    preempted = progress.preemptions_per_min if progress else None
+    caption, tone = _caption(status, load, usage, stuck_s, preempted)
+    return InstanceRow(
+        node=status.node,
+        state=NO_PROGRESS if stuck_s else status.state.value,
+        cause=status.cause,
+        since_unix_s=round(status.since_unix_s, 2),
+        at_unix_s=round(load.at_unix_s, 2),
+        capacity_tokens=load.capacity_tokens,
+        used_tokens=load.used_tokens,
+        virtual_tokens=_finite(usage.virtual_tokens),
+        bar=_bar(usage),
+        freeness=_shown_freeness(usage),
+        running=len(load.running),
+        waiting=len(load.waiting),
+        step_ms=None if load.step_ms is None else _rounded(load.step_ms),
+        preemptions_per_min=preempted,
+        caption=caption,
+        tone=tone,
+        restarts=status.restarts,
+    )
+
+
+def grid_cell(row: InstanceRow, now_unix_s: float) -> GridCell:
+    """Reduces a row to what a cell can show."""
+    return GridCell(row.node, row.state, freeness_level(row, now_unix_s))
+
+
+def is_stale(row: InstanceRow, now_unix_s: float) -> bool:
+    """Says whether the row's numbers are too old to be trusted. Without numbers: no."""
+    return row.at_unix_s is not None and now_unix_s - row.at_unix_s > STALE_AFTER_S
+
+
+def freeness_level(row: InstanceRow, now_unix_s: float) -> str:
+    """Puts the freeness into one of five steps, `none` when it is absent or stale."""
+    value = row.freeness
+    if value is None or value == "draining" or is_stale(row, now_unix_s):
+        return "none"
+    if value == "idle" or value > SPARE_ABOVE_STEPS:
+        return "spare"
+    if value < SHORT_BELOW_STEPS:
+        return "short"
+    if value < BAND_STEPS[0]:
+        return "low"
+    return "band" if value <= BAND_STEPS[1] else "high"
+
+
+def least_free(rows: dict[str, InstanceRow]) -> dict[str, InstanceRow]:
+    """Returns the rows with the smallest finite freeness, least free first."""
+    numbers = {n: r.freeness for n, r in rows.items() if isinstance(r.freeness, float)}
+    names = sorted(numbers, key=lambda name: numbers[name])[:LEAST_FREE_SHOWN]
+    return {name: rows[name] for name in names}
+
+
+def event_rows(events: Iterable[FleetEvent]) -> dict[str, EventRow]:
+    """Returns events by a key that is the same at every look, in the order given."""
+    return {
+        f"{e.at_unix_s:.3f}/{e.kind}/{e.instance}": EventRow(
+            round(e.at_unix_s, 3), e.kind, e.headline, e.detail, e.instance, e.severity
+        )
+        for e in events
+    }
+
+
+def in_order(rows: dict[str, InstanceRow]) -> dict[str, InstanceRow]:
+    """Sorts by node, then name; digits count as numbers, so that i-2 stands before i-10."""
+    return dict(sorted(rows.items(), key=lambda item: (_natural(item[1].node), _natural(item[0]))))
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part)
+            for part in re.split(r"(\d+)", name) if part]  # fmt: skip
+
+
+def _finite(tokens: float) -> int | None:
+    return round(tokens) if math.isfinite(tokens) else None
+
+
+def _shown_freeness(usage: Breakdown) -> Freeness:
+    if usage.freeness_or_none is not None:
+        return _rounded(usage.freeness_or_none)
+    return "idle" if usage.freeness_steps > 0 else "draining"
+
+
+def _rounded(value: float) -> float:
+    """Keeps what a page shows: one decimal under 100, none above."""
+    return round(value, 1) if abs(value) < 100 else float(round(value))
+
+
+def _bar(usage: Breakdown) -> tuple[int, ...]:
+    tokens = (
+        *(usage.used_by_class.get(c, 0) for c in CLASSES),
+        *(usage.headroom_by_class.get(c, 0) for c in CLASSES),
+        usage.queued_tokens,
+    )
+    scale = 1000 / usage.capacity_tokens if usage.capacity_tokens > 0 else 0.0
+    return tuple(round(scale * part) for part in tokens)
+
+
+def _stuck_s(
+    status: InstanceStatus, load: InstanceLoad, progress: Progress | None, now_unix_s: float
+) -> float:
+    """Returns for how long running requests got no step, in seconds; 0 while all is well."""
+    works = status.state in (InstanceState.SERVING, InstanceState.CORDONED, InstanceState.DRAINING)
+    if not works or not load.running or progress is None:
+        return 0.0
+    stuck_s = now_unix_s - progress.last_step_unix_s
+    return stuck_s if stuck_s > NO_PROGRESS_AFTER_S else 0.0
+
+
+def _caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:
+    cause = status.cause or status.state.value
+    match status.state:
+        case InstanceState.STARTING:
+            return cause, "info"
+        case InstanceState.LOST:
+            return cause, "bad"
+        case InstanceState.SERVING:
+            return "no report yet", "plain"
+        case _:
+            return cause, "plan"
+
+
+def _caption(
+    status: InstanceStatus,
+    load: InstanceLoad,
+    usage: Breakdown,
+    stuck_s: float,
+    preempted: int | None,
+) -> tuple[str, Tone]:
+    """Says what matters most about an instance that has reported; the first match wins."""
+    if status.state is InstanceState.LOST:
+        return status.cause or "lost", "bad"
+    if stuck_s:
+        return f"no step for {stuck_s:.0f} s, {len(load.running)} running", "bad"
+    if status.state is InstanceState.DRAINING:
+        left = len(load.running) + len(load.waiting)
+        return f"{left} left", "plan"
+    if status.state.value in LEAVING:
+        return status.cause or status.state.value, "plan"
+    if load.capacity_tokens <= 0:
+        return "reports no KV cache", "bad"
+    used = f"{_percent(load.used_tokens, load.capacity_tokens)} used"
+    if math.isfinite(usage.virtual_tokens):
+        used += f", {_percent(usage.virtual_tokens, load.capacity_tokens)} virtual"
+    if preempted:
+        return f"{used} · {preempted} preempted /min", "warn"
+    return f"{used} · {short_of(load.used_tokens, load.capacity_tokens)}", "plain"
+
+
+def _percent(part: float, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %"
+
+
+def short_of(part: int, whole: int) -> str:
+    """Returns "10.6 of 13.6 k": both numbers in the unit of the larger one."""
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if whole >= size:
+            digits = 1 if whole < 100 * size else 0
+            return f"{part / size:.{digits}f} of {whole / size:.{digits}f} {unit}"
+    return f"{part} of {whole}"

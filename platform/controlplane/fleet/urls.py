@@ -1,0 +1,29 @@
+"""`/api/v1`: the fleet's API, its schema and its reference page."""
+
+from django.contrib.auth.decorators import user_passes_test
+from django.urls import path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from controlplane.fleet import api
+from controlplane.fleet.permissions import IsOperator, is_operator
+
+_session = {
+    "authentication_classes": api.OperatorView.authentication_classes,
+    "permission_classes": [IsOperator],
+}
+
+urlpatterns = [
+    path("snapshot", api.SnapshotView.as_view(), name="api-snapshot"),
+    path("instances", api.InstancesView.as_view(), name="api-instances"),
+    path("instances/<str:name>", api.InstanceView.as_view(), name="api-instance"),
+    path("events", api.EventsView.as_view(), name="api-events"),
+    path("history", api.HistoryView.as_view(), name="api-history"),
+    path("schema/", SpectacularAPIView.as_view(**_session), name="api-schema"),
+    path(
+        "docs/",
+        user_passes_test(is_operator)(
+            SpectacularSwaggerSplitView.as_view(url_name="api-schema", **_session)
+        ),
+        name="api-docs",
+    ),
+]

@@ -1,0 +1,107 @@
+"""Numbers, times and drawings in templates. `static/live/format.js` writes the same live."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from controlplane.fleet.picture import BAND_STEPS, Freeness, InstanceRow
+from controlplane.fleet.tiles import DASH, number
+from web import drawing
+
+register = template.Library()
+
+NAME_MAX_CHARS = 18
+"""What the name column holds; the middle of a longer name is left out, its ends tell more."""
+
+register.filter("number", number)
+register.filter("spark_path", drawing.spark_path)
+register.filter("gauge_percent", drawing.gauge_percent)
+register.filter("gauge_tone", drawing.gauge_tone)
+
+
+@register.simple_tag
+def bar_rects(row: InstanceRow | None) -> list[drawing.Rect]:
+    return [] if row is None else drawing.bar_rects(row.bar, row.state)
+
+
+@register.simple_tag
+def gauge_band() -> dict[str, float]:
+    """Returns where the band's box stands on the gauge, in percent."""
+    low, high = (drawing.gauge_percent(float(steps)) or 0.0 for steps in BAND_STEPS)
+    return {"x": low, "width": round(high - low, 1)}
+
+
+@register.filter
+def freeness(value: Freeness) -> str:
+    """Returns one decimal under 100, none above."""
+    if value is None:
+        return DASH
+    if value == "draining":
+        return "−∞"  # noqa: RUF001
+    if value == "idle":
+        return "idle"
+    return f"{value:,.{1 if abs(value) < 100 else 0}f}".replace("-", "−")  # noqa: RUF001
+
+
+@register.filter
+def state_word(state: str) -> str:
+    return state.replace("_", " ").capitalize()
+
+
+@register.filter
+def short_name(name: str) -> str:
+    """Leaves out the middle of a long name."""
+    if len(name) <= NAME_MAX_CHARS:
+        return name
+    head = NAME_MAX_CHARS // 2
+    return f"{name[:head]}…{name[-(NAME_MAX_CHARS - head - 1) :]}"
+
+
+@register.simple_tag
+def age(at_unix_s: float | None, now_unix_s: float) -> str:
+    """Returns an age as the live pages write it."""
+    if at_unix_s is None:
+        return DASH
+    age_s = max(0.0, now_unix_s - at_unix_s)
+    if age_s < 10:
+        return f"{age_s:.1f} s"
+    if age_s < 120:
+        return f"{age_s:.0f} s"
+    return f"{age_s / 60:.0f} min" if age_s < 7200 else f"{age_s / 3600:.0f} h"
+
+
+@register.simple_tag
+def clock(unix_s: float | None) -> SafeString | str:
+    """Returns a time element; a script writes it in the reader's own zone."""
+    if unix_s is None:
+        return DASH
+    at = datetime.fromtimestamp(unix_s, UTC)
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        at.isoformat(timespec="milliseconds"),
+        at.strftime("%Y-%m-%d %H:%M:%S"),
+        at.strftime("%H:%M:%S"),
+    )
+
+
+@register.simple_tag
+def bar_label(name: str, row: InstanceRow | None) -> str:
+    """Says the bar in words."""
+    return f"{name}: {row.caption}" if row else ""
+
+
+@register.filter
+def data_block(value: Any, element_id: str) -> SafeString:
+    """Returns a JSON data block in compact form, safe inside HTML; dates do not occur."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for char, escape in (("<", "\\u003C"), (">", "\\u003E"), ("&", "\\u0026")):
+        text = text.replace(char, escape)
+    return format_html(
+        '<script type="application/json" id="{}">{}</script>',
+        element_id,
+        mark_safe(text),  # noqa: S308
+    )
