@@ -136,7 +136,7 @@ class EngineActor:
             "steps_total": book.steps_total,
             "last_token_unix_s": book.last_token_unix_s,
             "is_store_away": self._host.publisher.is_store_away,
-            "max_model_len": self._spec.max_model_len or None,
+            "max_model_len": self._host.loop.max_model_len,
         }
 
     async def wait_end(self) -> None:

@@ -94,6 +94,11 @@ class StepLoop:
         is_up = self.ready.done() and self.ready.exception() is None
         return is_up and not self._is_stopping
 
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens: longest prompt plus output; None until the engine is ready."""
+        return self._engine.max_model_len if self.is_ready else None
+
     def submit(self, requests: list[EngineRequest]) -> "Future[Refused]":
         """Queues requests for the next step; the answer says which were refused."""
         answer: Future[Refused] = Future()

@@ -127,6 +127,10 @@ class SimulatedEngine:
         self._arrivals = 0
         self._preemptions_total = 0
 
+    @property
+    def max_model_len(self) -> int:
+        return self._limits.max_model_len
+
     def add(self, request: EngineRequest) -> None:
         limits = self._limits
         if request.prompt_tokens + 1 > limits.max_model_len:

@@ -1,0 +1,266 @@
+"""A vLLM EngineCore in this very process, behind ports.Engine. The only engine-side file on vLLM.
+
+Unforked vLLM, version VLLM_VERSION: its core, scheduler and codec are internal API, so
+`_check_vllm` looks for what is used here before anything is loaded. One process an engine: the
+`uni` executor runs the model in the step thread (gateway.md, "Better still"); vLLM starts worker
+processes by itself only for tensor parallelism. On CPU nothing is compiled: eager steps are as fast
+there, and the compiler costs memory and seconds of start.
+"""
+
+import importlib
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine_pool.engine_spec import EngineSpec
+from engine_pool.errors import EngineFailed, EngineRefused
+from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
+from engine_pool.types import PriorityClass, RequestId, RequestLoad
+from engine_pool.vllm_detail import encode_detail
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.request import Request
+
+log = logging.getLogger(__name__)
+
+VLLM_VERSION = "0.32."
+"""The internal API below was read in this version; another one needs reading again."""
+
+_HOOKS = (
+    ("vllm.engine.arg_utils", "EngineArgs.create_engine_config"),
+    ("vllm.v1.engine.core", "EngineCore.preprocess_add_request"),
+    ("vllm.v1.engine.core", "EngineCore.add_request"),
+    ("vllm.v1.engine.core", "EngineCore.abort_requests"),
+    ("vllm.v1.engine.core", "EngineCore.post_step"),
+    ("vllm.v1.engine.core", "EngineCore.shutdown"),
+    ("vllm.v1.engine", "EngineCoreRequest"),
+    ("vllm.v1.executor", "Executor.get_class"),
+    ("vllm.v1.serial_utils", "MsgpackDecoder.decode"),
+    ("vllm.v1.core.block_pool", "BlockPool.get_num_free_blocks"),
+    ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator.get_blocks"),
+)
+
+WARM_UP_PROMPT_TOKENS = 16
+WARM_UP_STEPS_MAX = 64
+"""The warm-up requests end after 3 steps; more means that the engine does not get on."""
+
+
+class VllmEngine:
+    """Implements ports.Engine. Built in the thread that steps it: OpenMP's threads belong to it."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        """Loads the model; minutes for a large one. Raises: EngineFailed, or vLLM's own errors."""
+        is_cpu = _prepare_environment(spec)
+        _check_vllm()
+        from vllm.v1.engine import EngineCoreRequest
+        from vllm.v1.engine.core import EngineCore
+        from vllm.v1.executor import Executor
+        from vllm.v1.serial_utils import MsgpackDecoder
+
+        config = _vllm_config(spec, is_cpu=is_cpu)
+        self._core = EngineCore(config, Executor.get_class(config), log_stats=False)
+        self._scheduler: Any = self._core.scheduler
+        # Block lists by request; of several KV cache groups the first stands for all.
+        self._blocks = self._scheduler.kv_cache_manager.coordinator.single_type_managers[
+            0
+        ].req_to_blocks
+        self._decoder = MsgpackDecoder(EngineCoreRequest)
+        self._max_model_len: int = config.model_config.max_model_len
+        self._max_running: int = config.scheduler_config.max_num_seqs
+        self._classes: dict[RequestId, PriorityClass] = {}
+        self._preemptions_total = 0
+        self._preemptions: dict[RequestId, int] = {}
+        self._warm_up()
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens: longest prompt plus output."""
+        return self._max_model_len
+
+    def add(self, request: EngineRequest) -> None:
+        try:
+            core_request = self._decoder.decode(request.payload)
+        except (ValueError, TypeError) as error:
+            raise EngineRefused(f"the payload is not a request of this vLLM: {error}") from error
+        if core_request.request_id != request.request_id:
+            raise EngineRefused(f"the payload is request {core_request.request_id}'s")
+        prompt_tokens = len(core_request.prompt_token_ids or ())
+        if not 0 < prompt_tokens < self._max_model_len:
+            raise EngineRefused(
+                f"{prompt_tokens} prompt tokens; the model takes 1 to {self._max_model_len - 1}"
+            )
+        # vLLM: the lower number goes first and is preempted last.
+        core_request.priority = request.priority_class.rank
+        try:
+            self._core.add_request(*self._core.preprocess_add_request(core_request))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise EngineRefused(str(error)) from error
+        self._classes[request.request_id] = request.priority_class
+
+    def abort(self, request_ids: Sequence[RequestId]) -> None:
+        self._core.abort_requests(list(request_ids))
+        self._forget(request_ids)
+
+    def has_work(self) -> bool:
+        return self._scheduler.has_requests() or bool(self._core.batch_queue)
+
+    def step(self) -> list[StepOutput]:
+        outputs, model_executed = self._core.step_fn()
+        self._core.post_step(model_executed)
+        mine = outputs.get(0) if outputs else None
+        if mine is None:
+            return []
+        produced = [_step_output(o) for o in mine.outputs]
+        self._forget(o.request_id for o in produced if o.finish_reason is not None)
+        return produced
+
+    def load(self) -> EngineLoad:
+        scheduler = self._scheduler
+        pool = scheduler.kv_cache_manager.block_pool
+        size: int = scheduler.block_size
+        # One block is vLLM's null block, which no request can have.
+        capacity_blocks = pool.num_gpu_blocks - 1
+        running = tuple(self._request_load(r, size) for r in scheduler.running)
+        queue = (*scheduler.kv_holding_waiting, *scheduler.waiting)
+        waiting = tuple(self._request_load(r, size, is_waiting=True) for r in queue)
+        self._count_preemptions((*running, *waiting))
+        return EngineLoad(
+            capacity_tokens=capacity_blocks * size,
+            used_tokens=(capacity_blocks - pool.get_num_free_blocks()) * size,
+            block_size_tokens=size,
+            max_running=self._max_running,
+            running=running,
+            waiting=waiting,
+            preemptions_total=self._preemptions_total,
+        )
+
+    def close(self) -> None:
+        self._core.shutdown()
+
+    def _request_load(self, r: "Request", size: int, *, is_waiting: bool = False) -> RequestLoad:
+        request_id = RequestId(r.request_id)
+        blocks = len(self._blocks.get(request_id, ()))
+        # One token more than there are: the next one needs its place too.
+        needed_blocks = -(-(r.num_tokens + 1) // size) if is_waiting else 0
+        return RequestLoad(
+            request_id=request_id,
+            priority_class=self._classes.get(request_id, PriorityClass.NORMAL),
+            kv_tokens=blocks * size,
+            prompt_tokens=r.num_prompt_tokens,
+            output_tokens=r.num_output_tokens,
+            demand_tokens=max(0, needed_blocks - blocks) * size,
+            preemptions=r.num_preemptions,
+        )
+
+    def _count_preemptions(self, requests: Iterable[RequestLoad]) -> None:
+        for r in requests:
+            if r.preemptions:
+                self._preemptions_total += r.preemptions - self._preemptions.get(r.request_id, 0)
+                self._preemptions[r.request_id] = r.preemptions
+
+    def _forget(self, request_ids: Iterable[RequestId]) -> None:
+        for request_id in request_ids:
+            self._classes.pop(request_id, None)
+            self._preemptions.pop(request_id, None)
+
+    def _warm_up(self) -> None:
+        """Runs a prefill and a few decodes with every kind of sampling before the first client
+        waits.
+
+        The first use of each costs up to seconds, and a core whose first forward is not a prefill
+        died (vllm.md, pitfall 1).
+        """
+        from vllm import SamplingParams
+        from vllm.v1.engine import EngineCoreRequest
+
+        settings = (
+            SamplingParams(temperature=0.0, max_tokens=3),
+            SamplingParams(temperature=0.8, top_p=0.9, seed=1, logprobs=2, max_tokens=3),
+            SamplingParams(
+                temperature=1.0, top_k=8, presence_penalty=0.5, prompt_logprobs=1, max_tokens=3
+            ),
+        )
+        for number, params in enumerate(settings):
+            core_request = EngineCoreRequest(
+                request_id=f"warm-up-{number}",
+                prompt_token_ids=list(range(1, WARM_UP_PROMPT_TOKENS + 1)),
+                mm_features=None,
+                sampling_params=params,
+                pooling_params=None,
+                arrival_time=0.0,
+                lora_request=None,
+                cache_salt=None,
+                data_parallel_rank=None,
+            )
+            self._core.add_request(*self._core.preprocess_add_request(core_request))
+        for _ in range(WARM_UP_STEPS_MAX):
+            if not self.has_work():
+                break
+            self.step()
+        else:
+            raise EngineFailed(f"the warm-up did not end within {WARM_UP_STEPS_MAX} steps")
+        self._scheduler.reset_prefix_cache()
+
+
+def _prepare_environment(spec: EngineSpec) -> bool:
+    """Sets what vLLM and torch read at import. Returns whether this is a CPU build of torch."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # Ray sets 1 for an actor without CPUs of its own; several engines share the machine's cores.
+    os.environ["OMP_NUM_THREADS"] = str(spec.threads)
+    import torch
+
+    is_cpu = torch.version.cuda is None and torch.version.hip is None
+    if is_cpu:
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"
+        # vLLM would bind every engine to the same first cores.
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        torch.set_num_threads(spec.threads)
+    return is_cpu
+
+
+def _vllm_config(spec: EngineSpec, *, is_cpu: bool) -> "VllmConfig":
+    from vllm.engine.arg_utils import EngineArgs
+
+    gib = 1024**3
+    return EngineArgs(
+        model=spec.model_path,
+        max_model_len=spec.config.max_model_len,
+        max_num_seqs=spec.config.max_running,
+        kv_cache_memory_bytes=int(spec.config.kv_cache_gib * gib),
+        scheduling_policy="priority",
+        enforce_eager=is_cpu,
+        distributed_executor_backend="uni",
+        disable_log_stats=True,
+    ).create_engine_config()
+
+
+def _check_vllm() -> None:
+    """Raises: EngineFailed naming what this vLLM lacks."""
+    import vllm
+
+    if not vllm.__version__.startswith(VLLM_VERSION):
+        raise EngineFailed(
+            f"vLLM {vllm.__version__} is installed; this version of Ferry needs {VLLM_VERSION}x"
+        )
+    for module_name, path in _HOOKS:
+        found: Any = importlib.import_module(module_name)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is None:
+            raise EngineFailed(f"vLLM {vllm.__version__} has no {module_name}.{path}")
+
+
+def _step_output(output: Any) -> StepOutput:
+    stats = output.prefill_stats
+    return StepOutput(
+        request_id=RequestId(output.request_id),
+        token_ids=tuple(output.new_token_ids),
+        finish_reason=None if output.finish_reason is None else str(output.finish_reason),
+        stop_reason=output.stop_reason,
+        cached_tokens=stats.num_cached_tokens if stats is not None else 0,
+        detail=encode_detail(output),
+    )
