@@ -43,7 +43,9 @@ def _install() -> None:
     if STAMP.is_file() and STAMP.read_text() == digest:
         return
     began_s = time.monotonic()
-    print(f"ferry  | installing the dependencies of {lock.relative_to(ROOT)} into .venv", flush=True)
+    print(
+        f"ferry  | installing the dependencies of {lock.relative_to(ROOT)} into .venv", flush=True
+    )
     if not (VENV / "bin" / "python").exists():
         _run([sys.executable, "-m", "venv", str(VENV)], "cannot create .venv (is venv installed?)")
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", UV]

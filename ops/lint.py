@@ -1,6 +1,6 @@
 """`make lint`: formatting, lint rules, strict types of the pure modules, and the import contracts.
 
-    python -m ops.lint
+python -m ops.lint
 """
 
 import subprocess

@@ -109,6 +109,8 @@ def _ray_command(places: Places) -> tuple[str, ...]:
         *("--node-ip-address", "127.0.0.1", "--port", str(places.ray_port)),
         *("--object-store-memory", str(RAY_OBJECT_STORE_BYTES)),
         *("--include-dashboard", "false", "--include-log-monitor", "false"),
+        *("--no-monitor", "--ray-client-server-port", "0", "--dashboard-agent-listen-port", "0"),
+        *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--disable-usage-stats", "--temp-dir", str(places.scratch_dir / "ray")),
     )
 

@@ -1,6 +1,6 @@
 """`make test`: installs what the tests need and the machine lacks, then lints and tests.
 
-    python -m ops.test [PYTEST_ARGUMENT...]
+python -m ops.test [PYTEST_ARGUMENT...]
 """
 
 import os
@@ -37,9 +37,7 @@ def _install(packages: list[str]) -> bool:
     quiet = ["-qq", "-o", "Dpkg::Use-Pty=0"]
     install = ["apt-get", "install", *quiet, "-y", "--no-install-recommends", *packages]
     for command in (["apt-get", "update", *quiet], install):
-        if subprocess.run(
-            command, env=environ, check=False, stdout=subprocess.DEVNULL
-        ).returncode:
+        if subprocess.run(command, env=environ, check=False, stdout=subprocess.DEVNULL).returncode:
             print(f"ferry  | failed: {' '.join(command)}")
             return False
     return True
