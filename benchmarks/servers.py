@@ -82,7 +82,7 @@ def _running(
         )
         try:
             print(f"starting {name}, log in {log}", flush=True)
-            _wait_ready(name, server, ready_url, log)
+            wait_ready(name, server, ready_url, log)
             yield
         finally:
             os.killpg(server.pid, signal.SIGINT)
@@ -93,7 +93,7 @@ def _running(
                 server.wait(STOP_TIMEOUT_S)
 
 
-def _wait_ready(name: str, server: "subprocess.Popen[bytes]", ready_url: str, log: Path) -> None:
+def wait_ready(name: str, server: "subprocess.Popen[bytes]", ready_url: str, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
