@@ -131,7 +131,7 @@ async def metered(stand: Stand, web: psutil.Process) -> AsyncIterator[Run]:
 
 
 def join(run: Run, arrived_s: dict[str, list[float]], produced_s: dict[str, list[float]]) -> None:
-    """Turns times of production and arrival into latencies. Raises: RuntimeError on a lost token."""
+    """Turns times of production and arrival into latencies. Raises: RuntimeError on a loss."""
     for request_id, arrivals in arrived_s.items():
         produced = produced_s[request_id]
         if len(arrivals) != len(produced):
@@ -148,7 +148,7 @@ async def transport(stand: Stand, streams: int) -> Run:
     reader = TokenReader(store, log, sink, web_process=uuid.uuid4().hex, store_timeout_s=5)
     following = asyncio.create_task(reader.run())
     try:
-        while not reader.is_connected:
+        while not reader.is_connected:  # noqa: ASYNC110 - the reader has no event for it
             await asyncio.sleep(0.01)
         ids = [RequestId(f"t-{uuid.uuid4().hex}") for _ in range(streams)]
         sink.open = streams

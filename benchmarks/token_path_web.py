@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
-from benchmarks.synthetic_engine import SocketGate
-from engine_pool import client as client_module
-from engine_pool.config import PoolConfig
+from benchmarks.synthetic_engine import SocketGate  # noqa: E402
+from engine_pool import client as client_module  # noqa: E402
+from engine_pool.config import PoolConfig  # noqa: E402
 
 _client = client_module.PoolClient(
     PoolConfig.from_env(os.environ), gate=SocketGate(os.environ["FERRY_BENCH_ENGINE"])
