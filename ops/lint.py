@@ -3,6 +3,7 @@
 python -m ops.lint
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,9 @@ def _passes(check: tuple[str, ...]) -> bool:
     tool, *arguments = check
     program = Path(sys.executable).with_name(tool)
     print(f"ferry  | {' '.join(check)}", flush=True)
-    return subprocess.run([str(program), *arguments], cwd=ROOT, check=False).returncode == 0
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"}
+    command = [str(program), *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,163 @@
+"""The doctor's checks behind the web process: store, database, Ray, engines, worker."""
+
+import asyncio
+import time
+from typing import Final
+
+import redis.asyncio
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from controlplane.fleet.doctor.report import Check, Problem
+from controlplane.fleet.observer import WORKER_HEARTBEAT_KEY
+from controlplane.fleet.parts import POOL_SILENT_AFTER_S, WORKER_SILENT_AFTER_S
+from engine_pool import ray_probe
+from engine_pool.config import PoolConfig
+from engine_pool.types import InstanceLoad, InstanceName, InstanceState, InstanceStatus
+from engine_pool.view import read_samples, read_view
+
+STORE_TIMEOUT_S: Final = 5.0
+RAY_TIMEOUT_S: Final = 30.0
+"""Joining a cluster takes a few seconds on a busy machine."""
+STALE_AFTER_S: Final = 5.0
+"""Engines report at least every 100 ms; the pages grey a number out after this long."""
+NO_PROGRESS_AFTER_S: Final = 30.0
+"""Requests run and no token came for this long: longer than any prefill that fits a model."""
+_SEE_LOG = "look at var/log/{}.log"
+
+
+class PoolChecks:
+    """Checks that look at the installation from inside. Call `close` at the end."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self._config = config
+        self._store: redis.asyncio.Redis[bytes] = redis.asyncio.Redis.from_url(
+            config.redis_url,
+            socket_timeout=STORE_TIMEOUT_S,
+            socket_connect_timeout=STORE_TIMEOUT_S,
+        )
+        self._statuses: dict[InstanceName, InstanceStatus] = {}
+        self._loads: dict[InstanceName, InstanceLoad] = {}
+
+    async def close(self) -> None:
+        await self._store.aclose()
+        await asyncio.to_thread(ray_probe.leave)
+
+    def checks(self) -> list[Check]:
+        return [
+            Check("store", self.store, timeout_s=2 * STORE_TIMEOUT_S),
+            Check("database", self.database, timeout_s=2 * STORE_TIMEOUT_S),
+            Check("ray", self.ray, timeout_s=RAY_TIMEOUT_S),
+            Check("pool", self.pool, needs=("store",)),
+            Check("engines", self.engines, needs=("store", "ray")),
+            Check("worker", self.worker, needs=("store",)),
+        ]
+
+    async def store(self) -> str:
+        began_s = time.perf_counter()
+        try:
+            await self._store.ping()
+            information = await self._store.info()
+        except (redis.RedisError, OSError) as error:
+            raise Problem(
+                f"the store does not answer ({type(error).__name__})",
+                "is the installation running (make up)? " + _SEE_LOG.format("store"),
+            ) from None
+        kind = "Valkey" if "valkey_version" in information else "Redis"
+        version = information.get("valkey_version", information.get("redis_version"))
+        ping_ms = (time.perf_counter() - began_s) * 1000
+        used_mib = int(information.get("used_memory", 0)) / 1024**2
+        return f"{kind} {version}, {used_mib:.0f} MiB used, answers in {ping_ms:.1f} ms"
+
+    async def database(self) -> str:
+        try:
+            missing = await asyncio.to_thread(_missing_migrations)
+        except DatabaseError as error:
+            raise Problem(
+                f"the database does not answer ({type(error).__name__})",
+                "check DATABASE_URL and the free space of the disk",
+            ) from None
+        if missing:
+            raise Problem(
+                f"{len(missing)} schema migrations are missing, first {missing[0]}",
+                "run: python manage.py migrate",
+            )
+        return f"{connection.vendor}, all schema migrations applied"
+
+    async def ray(self) -> str:
+        try:
+            nodes = await asyncio.to_thread(ray_probe.count_nodes, self._config.ray_address)
+        # Ray raises ConnectionError, RuntimeError and its own kinds when no head answers.
+        except Exception as error:  # noqa: BLE001
+            raise Problem(
+                f"Ray does not answer at {self._config.ray_address} ({type(error).__name__})",
+                "is the installation running (make up)? " + _SEE_LOG.format("ray"),
+            ) from None
+        if not nodes:
+            raise Problem("Ray has no living node", _SEE_LOG.format("ray"))
+        return f"{nodes} node{'s' if nodes != 1 else ''} alive"
+
+    async def pool(self) -> str:
+        now_unix_s = time.time()
+        samples = await read_samples(self._store, now_unix_s - POOL_SILENT_AFTER_S)
+        if not samples:
+            raise Problem(
+                f"the pool process has not written a sample for {POOL_SILENT_AFTER_S:.0f} s",
+                _SEE_LOG.format("pool"),
+            )
+        return f"sample {now_unix_s - samples[-1].at_unix_s:.1f} s old"
+
+    async def engines(self) -> str:
+        statuses, loads = await read_view(self._store)
+        by_name = {load.instance: load for load in loads}
+        if self._config.instances and not statuses:
+            raise Problem("no engine instance is known", _SEE_LOG.format("pool"))
+        problems = []
+        for status in statuses:
+            why = engine_problem(status, by_name.get(status.instance), time.time())
+            if not why and status.state is InstanceState.SERVING:
+                silence = await asyncio.to_thread(ray_probe.ping_engine, status.actor)
+                why = f"does not answer Ray calls ({silence})" if silence else None
+            if why:
+                problems.append(f"{status.instance} {why}")
+        if problems:
+            raise Problem("; ".join(problems), _SEE_LOG.format("pool"))
+        serving = sum(status.state is InstanceState.SERVING for status in statuses)
+        return f"{serving} of {len(statuses)} serve, all report and answer"
+
+    async def worker(self) -> str:
+        beat = await self._store.get(WORKER_HEARTBEAT_KEY)
+        age_s = time.time() - float(beat) if beat else None
+        if age_s is None or age_s > WORKER_SILENT_AFTER_S:
+            seen = "was never seen" if age_s is None else f"was last seen {age_s:.0f} s ago"
+            raise Problem(f"the Celery worker {seen}", _SEE_LOG.format("worker"))
+        return f"heartbeat {age_s:.1f} s old"
+
+
+def engine_problem(
+    status: InstanceStatus, load: InstanceLoad | None, now_unix_s: float
+) -> str | None:
+    """Returns what is wrong with an instance, in words that follow its name; None: nothing."""
+    if status.state is InstanceState.LOST:
+        return f"is lost: {status.cause}"
+    if status.state is InstanceState.STARTING:
+        return f"is still starting: {status.cause}"
+    if status.state is not InstanceState.SERVING:
+        return None
+    if load is None or load.incarnation != status.incarnation:
+        return "serves, but has sent no report"
+    age_s = now_unix_s - load.at_unix_s
+    if age_s > STALE_AFTER_S:
+        return f"sent its last report {age_s:.0f} s ago"
+    last_unix_s = load.last_token_unix_s
+    if load.running and last_unix_s and now_unix_s - last_unix_s > NO_PROGRESS_AFTER_S:
+        silent_s = now_unix_s - last_unix_s
+        return f"runs {len(load.running)} requests, without a token for {silent_s:.0f} s"
+    return None
+
+
+def _missing_migrations() -> list[str]:
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    connection.close()
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
