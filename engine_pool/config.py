@@ -57,6 +57,9 @@ class PoolConfig:
     lost_after_s: float = 10.0
     """No answer for this long: the instance counts as lost. Above any pause of a healthy
     process."""
+    stalled_after_s: float = 120.0
+    """No finished step for this long with requests running: the instance counts as lost. Above the
+    longest prefill of one step, which on a CPU takes half a minute."""
     restart_backoff_s: float = 1.0
     """Wait before the first restart; doubles up to `restart_backoff_max_s`, reset after 60 s of
     serving."""

@@ -9,6 +9,7 @@ it at once.
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Final
@@ -129,6 +130,7 @@ class EngineActor:
             "incarnation": self._spec.incarnation,
             "fingerprint": self._spec.fingerprint,
             "is_ready": self._host.loop.is_ready,
+            "node": socket.gethostname(),
             "pid": os.getpid(),
             "rss_bytes": self._process.memory_info().rss,
             "running": running,

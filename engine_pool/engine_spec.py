@@ -11,7 +11,10 @@ class SampleText:
     """The text that simulated engines speak, as the served model's tokens."""
 
     sentences: tuple[tuple[int, ...], ...]
-    """Token ids of one sentence each; a simulated request begins and ends at a sentence."""
+    """Token ids of one sentence each, with the space before it; a simulated request begins and ends
+    at a sentence."""
+    openings: tuple[tuple[int, ...], ...]
+    """The same sentences without that space, for the beginning of an answer."""
     eos_token_id: int
 
 

@@ -8,10 +8,11 @@ sentences; a request's id decides where it begins and how long it naturally is, 
 always gets the same answer.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine_pool.engine_spec import SampleText
 from engine_pool.errors import EngineRefused
@@ -65,45 +66,26 @@ class _Request:
         return self.request.prompt_tokens + self.output_tokens
 
 
-@dataclass(slots=True)
 class Answer:
-    """The tokens that one request will produce; `length` counts the closing EOS token, if it has
-    one."""
+    """The tokens that one request will produce: the same ones for the same request id."""
 
-    text: SampleText
-    first_sentence: int
-    length: int
-    ends_naturally: bool
-    _sentence: int = field(init=False)
-    _offset: int = 0
-    _given: int = 0
-
-    def __post_init__(self) -> None:
-        self._sentence = self.first_sentence
-
-    @classmethod
-    def of(cls, request: EngineRequest, text: SampleText) -> "Answer":
-        """Makes the answer of a request: the same for the same id."""
+    def __init__(self, request: EngineRequest, text: SampleText) -> None:
         seeded = random.Random(request.request_id)
-        first = seeded.randrange(len(text.sentences))
-        wanted = NATURAL_MEDIAN_TOKENS * 2.718281828 ** seeded.gauss(0.0, NATURAL_SPREAD)
-        length, sentence = 1, first
-        while length < wanted:
-            length += len(text.sentences[sentence])
+        sentence = seeded.randrange(len(text.sentences))
+        wanted_tokens = seeded.lognormvariate(math.log(NATURAL_MEDIAN_TOKENS), NATURAL_SPREAD)
+        tokens = list(text.openings[sentence])
+        while len(tokens) < wanted_tokens:
             sentence = (sentence + 1) % len(text.sentences)
-        return cls(text, first, min(length, request.max_tokens), length <= request.max_tokens)
+            tokens += text.sentences[sentence]
+        tokens.append(text.eos_token_id)
+        self._ends_naturally = len(tokens) <= request.max_tokens
+        self._tokens = tokens[: request.max_tokens]
 
-    def next_token(self) -> tuple[int, str | None]:
-        """Returns the next token id and, with the last one, why it is the last."""
-        self._given += 1
-        is_last = self._given >= self.length
-        if is_last and self.ends_naturally:
-            return self.text.eos_token_id, "stop"
-        token = self.text.sentences[self._sentence][self._offset]
-        self._offset += 1
-        if self._offset == len(self.text.sentences[self._sentence]):
-            self._sentence, self._offset = (self._sentence + 1) % len(self.text.sentences), 0
-        return token, "length" if is_last else None
+    def token(self, index: int) -> tuple[int, str | None]:
+        """Returns the token at an index and, with the last one, why it is the last."""
+        is_last = index == len(self._tokens) - 1
+        reason = "stop" if self._ends_naturally else "length"
+        return self._tokens[index], reason if is_last else None
 
 
 class SimulatedEngine:
@@ -143,7 +125,7 @@ class SimulatedEngine:
             raise EngineRefused(f"needs up to {longest} KV tokens; the engine holds {held}")
         self._arrivals += 1
         key = (request.priority_class.rank, request.arrival_unix_s, self._arrivals)
-        self._waiting.append(_Request(request, Answer.of(request, self._text), key))
+        self._waiting.append(_Request(request, Answer(request, self._text), key))
         self._waiting.sort(key=lambda r: r.queue_key)
 
     def abort(self, request_ids: Sequence[RequestId]) -> None:
@@ -238,7 +220,7 @@ class SimulatedEngine:
         self._waiting.sort(key=lambda r: r.queue_key)
 
     def _produce(self, r: _Request) -> StepOutput:
-        token, finish_reason = r.answer.next_token()
+        token, finish_reason = r.answer.token(r.output_tokens)
         r.output_tokens += 1
         if finish_reason is None and r.tokens >= self._limits.max_model_len:
             finish_reason = "length"

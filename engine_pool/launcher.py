@@ -1,0 +1,176 @@
+"""Starts, finds and stops engine actors. The pool's only file that speaks to Ray.
+
+An actor is detached and named `engine:<pool>:<instance>:<incarnation>`, so it outlives the pool
+process, and a new one finds it again. Ray does not restart actors: the pool decides about that.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import ray
+import ray.exceptions
+import ray.util
+
+from engine_pool.config import RAY_NAMESPACE, PoolConfig
+from engine_pool.engine_actor import EngineActor
+from engine_pool.engine_spec import EngineSpec, SampleText
+from engine_pool.errors import EngineFailed
+from engine_pool.served_model import ServedModel
+from engine_pool.types import EngineKind, InstanceName
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 60.0
+"""Ray starts beside the pool; on a busy machine that takes ten seconds."""
+CONNECT_RETRY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """An engine actor's answer to `ping`; fields as there."""
+
+    instance: str
+    incarnation: str
+    fingerprint: str
+    is_ready: bool
+    node: str
+    pid: int
+    rss_bytes: int
+    running: int
+    waiting: int
+    steps_total: int
+    last_token_unix_s: float | None
+    is_store_away: bool
+    max_model_len: int | None
+
+
+class RayEngine:
+    """One engine actor, as the pool drives it."""
+
+    def __init__(self, actor: str, handle: Any) -> None:
+        self.actor = actor
+        """Ray's name, by which web processes find it."""
+        self._handle = handle
+
+    async def start(self, timeout_s: float) -> Pong:
+        """Starts the engine and waits until it takes requests. Raises: EngineFailed."""
+        return await self._call("start", timeout_s)
+
+    async def ping(self, timeout_s: float) -> Pong:
+        """Raises: EngineFailed when it does not answer in time."""
+        return await self._call("ping", timeout_s)
+
+    async def _call(self, method: str, timeout_s: float) -> Pong:
+        try:
+            ref = getattr(self._handle, method).remote()
+            return Pong(**await asyncio.wait_for(ref, timeout_s))
+        except TimeoutError:
+            raise EngineFailed(f"no answer to {method} for {timeout_s:.0f} s") from None
+        except ray.exceptions.RayError as error:
+            raise EngineFailed(_in_words(error)) from error
+
+    async def wait_end(self) -> str:
+        """Returns, in words, why the actor's process ended, once it has."""
+        try:
+            await self._handle.wait_end.remote()
+        except ray.exceptions.RayError as error:
+            return _in_words(error)
+        return "it ended by itself"
+
+    async def stop(self, timeout_s: float) -> None:
+        """Ends its streams with a typed error, then the process, at the latest after the time."""
+        try:
+            await asyncio.wait_for(self._handle.stop.remote(), timeout_s)
+        except (TimeoutError, ray.exceptions.RayError) as error:
+            log.info("%s is killed without a farewell: %s", self.actor, type(error).__name__)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once; does nothing when it is gone."""
+        try:
+            ray.kill(self._handle, no_restart=True)
+        except ray.exceptions.RayError as error:
+            log.info("%s could not be killed: %s", self.actor, type(error).__name__)
+
+
+class Launcher:
+    """Makes engine actors of one pool."""
+
+    def __init__(
+        self, config: PoolConfig, model: ServedModel, max_model_len: int, text: SampleText | None
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._max_model_len = max_model_len
+        self._text = text
+        self._prefix = f"engine:{config.pool}:"
+
+    def spec(self, instance: InstanceName, incarnation: str) -> EngineSpec:
+        cores = os.cpu_count() or 1
+        return EngineSpec(
+            instance=instance,
+            incarnation=incarnation,
+            config=self._config,
+            model_path=self._model.path,
+            threads=max(1, cores // max(1, self._config.instances)),
+            max_model_len=self._max_model_len,
+            sample_text=self._text,
+        )
+
+    def launch(self, instance: InstanceName, incarnation: str) -> RayEngine:
+        """Makes the actor; its engine starts with `start`. Returns at once."""
+        name = f"{self._prefix}{instance}:{incarnation}"
+        wants_gpu = self._config.engine is EngineKind.VLLM and ray.cluster_resources().get("GPU")
+        actor_class = ray.remote(EngineActor).options(
+            name=name,
+            lifetime="detached",
+            max_restarts=0,
+            # The machine's cores are shared by configuration, not by Ray's accounts.
+            num_cpus=0,
+            num_gpus=1 if wants_gpu else 0,
+            scheduling_strategy="SPREAD",
+        )
+        return RayEngine(name, actor_class.remote(self.spec(instance, incarnation)))
+
+    def find_living(self) -> dict[str, RayEngine]:
+        """Returns the engine actors of this pool that are there already, by name."""
+        found = {}
+        for name in ray.util.list_named_actors():
+            if name.startswith(self._prefix):
+                try:
+                    found[name] = RayEngine(name, ray.get_actor(name))
+                except ValueError:
+                    log.info("%s went away while it was looked up", name)
+        return found
+
+
+def connect_ray(config: PoolConfig, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    """Connects this process to Ray. Raises: EngineFailed when Ray does not answer in time."""
+    give_up_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            ray.init(
+                address=config.ray_address,
+                namespace=RAY_NAMESPACE,
+                logging_level=logging.WARNING,
+                log_to_driver=False,
+            )
+            return
+        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+            if time.monotonic() > give_up_s:
+                raise EngineFailed(
+                    f"Ray at {config.ray_address} does not answer: {error}"
+                ) from error
+            time.sleep(CONNECT_RETRY_S)
+
+
+def _in_words(error: ray.exceptions.RayError) -> str:
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return str(error.cause)
+    if isinstance(error, ray.exceptions.RayActorError):
+        return "its process ended"
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
