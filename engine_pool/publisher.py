@@ -169,7 +169,8 @@ class Publisher:
         try:
             self._append_pending()
             self._fail_abandoned()
-            if self._is_report_due(self._clock()):
+            # While the store is away, a report is what finds out that it is back.
+            if self.is_store_away or self._is_report_due(self._clock()):
                 self._report()
         except redis.RedisError as error:
             self._note_failure(error)
