@@ -63,6 +63,12 @@ class LiveView:
         self._shown: dict[InstanceName, frozenset[RequestId]] = {}
         self._listeners: list[Listener] = []
 
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens of the longest prompt plus output that every serving instance takes, if known."""
+        known = [s.max_model_len for s in self.statuses.values() if s.max_model_len]
+        return min(known, default=None)
+
     def add_listener(self, listener: Listener) -> None:
         """Calls `listener` with every change, in this event loop. It must neither block nor raise.
 

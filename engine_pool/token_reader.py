@@ -90,7 +90,7 @@ class TokenReader:
 
         Raises: StreamGone when the store does not have it; StoreUnavailable; redis.RedisError.
         """
-        self._end(stream.request_id, _superseded())
+        self.supersede(stream.request_id)
         self.open(stream)
         # Held before the route changes: what comes live meanwhile is dropped and read from the log.
         stream.is_behind = True
@@ -103,6 +103,10 @@ class TokenReader:
             self.close(stream.request_id)
             raise StreamGone("This stream is not, or no longer, in the store.")
         self._catch_up(stream)
+
+    def supersede(self, request_id: str) -> None:
+        """Ends a stream of this process that is about to be resumed in it."""
+        self._end(request_id, _superseded())
 
     def close(self, request_id: str) -> bool:
         """Forgets a stream; its frames are ignored from now on. Says whether it was open."""

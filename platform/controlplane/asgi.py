@@ -1,9 +1,13 @@
-"""The web process: Django for HTTP, Channels for WebSockets."""
+"""The web process: `uvicorn controlplane.asgi:application`."""
 
 import os
 
+import django
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+django.setup()
 
-from django.core.asgi import get_asgi_application
+# Models can be imported only from here on.
+from controlplane.application import application  # noqa: E402
 
-application = get_asgi_application()
+__all__ = ["application"]

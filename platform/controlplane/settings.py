@@ -110,6 +110,12 @@ USE_TZ = True
 LOGIN_URL = "/login/"
 LOGIN_REDIRECT_URL = "/cluster/"
 
+# The API's front end.
+TOOL_PARSER = env.str("FERRY_TOOL_PARSER", default="hermes")
+"""vLLM's parser of tool calls; empty: `tool_choice` auto is refused."""
+REASONING_PARSER = env.str("FERRY_REASONING_PARSER", default="")
+"""vLLM's parser of reasoning; empty: the model does not reason."""
+
 STATIC_URL = "/static/"
 STATIC_ROOT = VAR_DIR / "static"
 STATICFILES_DIRS = [

@@ -1,0 +1,59 @@
+"""One API request on its way through this process: what it is, where it runs, what came of it."""
+
+import asyncio
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from engine_pool.types import PriorityClass
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Made by the door, filled by the front end, read when the request's record is written."""
+
+    request_id: str
+    """The id that the client sees, e.g. chatcmpl-...; unique, made by us."""
+    endpoint: str
+    """chat or completions."""
+    tenant_id: int
+    tenant: str
+    priority_class: PriorityClass
+    fields: dict[str, bytes] = field(default_factory=dict)
+    """What another web process needs to resume it (resume.py)."""
+    places: dict[str, tuple[str, str]] | None = None
+    """Of a resumed request: engine request id -> (instance, incarnation). None: a new request."""
+    arrived_s: float = field(default_factory=time.monotonic)
+    arrived_unix_s: float = field(default_factory=time.time)
+    accepted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once an engine has taken the request: from now on the answer's status is 200."""
+    engine_ids: list[str] = field(default_factory=list)
+    instance: str = ""
+    dispatch_reason: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    failure: Exception | None = None
+    """What ended it without a result."""
+    choice_tokens: dict[str, int] = field(default_factory=dict)
+    """Output tokens of each engine request."""
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.places is not None
+
+    def note_tokens(self, engine_id: str, count: int, now_s: float) -> float | None:
+        """Counts tokens. Returns the seconds since the ones before, None for the first ones."""
+        self.output_tokens += count
+        self.choice_tokens[engine_id] = self.choice_tokens.get(engine_id, 0) + count
+        before_s, self.last_token_s = self.last_token_s, now_s
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+            return None
+        return now_s - before_s if before_s is not None else None
+
+
+current_call: ContextVar[Call] = ContextVar("current_call")
+"""Set by the door before it calls vLLM's serving classes, which know nothing of ours."""

@@ -1,0 +1,221 @@
+"""From a body to an answer: the life of one API request in this process (ARCHITECTURE.md, path A).
+
+1. read the body with vLLM's own request model, refuse what is not served
+2. render and tokenize, send to an engine (front end, dispatcher)
+3. answer: events as the tokens come, or one JSON
+4. at the end, whatever it is: stop the engine, count, write the record
+"""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from controlplane.gateway import metrics
+from controlplane.gateway.call import Call, current_call
+from controlplane.gateway.errors import ApiError
+from controlplane.gateway.fields import check_fields, class_of
+from controlplane.gateway.resume import record_fields
+from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.sse import Mark, Numbering
+from controlplane.tenants.selectors import KeyPolicy
+
+if TYPE_CHECKING:
+    from controlplane.gateway.frontend.serving import FrontEnd
+
+ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
+"""What vLLM, like OpenAI, puts before the ids of each endpoint."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """A request that has been read."""
+
+    call: Call
+    request: Any
+    """vLLM's ChatCompletionRequest or CompletionRequest."""
+    created_unix_s: int
+    detach_s: float = 0.0
+    """How long the engine goes on when the client leaves; 0: not at all."""
+
+    @property
+    def choices(self) -> int:
+        prompts = getattr(self.request, "prompt", None)
+        many = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
+        return (self.request.n or 1) * (len(prompts) if many else 1)
+
+
+def read(
+    runtime: Runtime, front: "FrontEnd", endpoint: str, raw: bytes, policy: KeyPolicy
+) -> Completion:
+    """Returns a new request. Raises: ApiError 400."""
+    body = parse_json(raw)
+    check_fields(body, front.fields(endpoint), is_simulated=runtime.is_simulated)
+    call = Call(
+        request_id=ID_PREFIXES[endpoint] + uuid.uuid4().hex,
+        endpoint=endpoint,
+        tenant_id=policy.tenant_id,
+        tenant=policy.tenant,
+        priority_class=class_of(body, policy.priority_class),
+    )
+    created_unix_s = int(call.arrived_unix_s)
+    call.fields = record_fields(call, raw, created_unix_s)
+    return Completion(call, to_request(front, call, body), created_unix_s)
+
+
+def to_request(front: "FrontEnd", call: Call, body: Mapping[str, Any]) -> Any:
+    """Returns vLLM's request with our id and without what only we read. Raises: ApiError 400."""
+    ours = {k: v for k, v in body.items() if k not in ("service_tier", "priority", "request_id")}
+    request_id = call.request_id.removeprefix(ID_PREFIXES[call.endpoint])
+    return front.parse(call.endpoint, {**ours, "request_id": request_id})
+
+
+async def answer(runtime: Runtime, front: "FrontEnd", completion: Completion) -> bytes:
+    """Returns the whole answer as JSON. Raises: ApiError."""
+    ending = Ending(runtime, front, completion)
+    current_call.set(completion.call)
+    try:
+        text = await front.complete(completion.request, completion.created_unix_s)
+        ending.outcome = "completed"
+    except ApiError as error:
+        ending.fail(error)
+        raise
+    finally:
+        ending.close()
+    return text
+
+
+class EventStream:
+    """A streamed answer. `start` it, iterate, and close it whatever happens."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        front: "FrontEnd",
+        completion: Completion,
+        after: Mark | None = None,
+    ) -> None:
+        self._front = front
+        self._completion = completion
+        self._ending = Ending(runtime, front, completion)
+        self._numbering = Numbering(
+            completion.call.request_id, completion.choices, completion.created_unix_s, after
+        )
+        self._chunks: AsyncGenerator[str, None] | None = None
+        self._first: asyncio.Future[str | None] | None = None
+
+    async def start(self) -> None:
+        """Returns once an engine has taken the request. Raises: ApiError; close it then too."""
+        call = self._completion.call
+        current_call.set(call)
+        try:
+            self._chunks = await self._front.chunks(self._completion.request)
+            self._first = asyncio.ensure_future(_next(self._chunks))
+            accepted = asyncio.ensure_future(call.accepted.wait())
+            try:
+                await asyncio.wait({accepted, self._first}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                accepted.cancel()
+            if not call.accepted.is_set() and call.failure is not None:
+                raise self._front.error_of(call.failure)
+        except ApiError as error:
+            self._ending.fail(error)
+            raise
+
+    def __aiter__(self) -> "EventStream":
+        return self
+
+    async def __anext__(self) -> str:
+        assert self._chunks is not None, "start comes first"
+        while True:
+            first, self._first = self._first, None
+            chunk = await (first or _next(self._chunks))
+            if chunk is None:
+                self._note_end()
+                raise StopAsyncIteration
+            event = self._numbering.event(chunk)
+            if event is not None:
+                return event
+
+    async def aclose(self) -> None:
+        """Ends the request, unless it has ended or goes on without its client."""
+        try:
+            if self._first is not None and not self._first.done():
+                self._first.cancel()
+                await asyncio.wait({self._first})
+            if self._chunks is not None:
+                await self._chunks.aclose()
+        finally:
+            self._ending.close()
+
+    def _note_end(self) -> None:
+        failure = self._completion.call.failure
+        if failure is not None:
+            self._ending.fail(self._front.error_of(failure))
+        else:
+            self._ending.outcome = "failed" if self._numbering.has_failed else "completed"
+
+
+class Ending:
+    """How a call ends; what is not said otherwise is that its client left. Closed once."""
+
+    def __init__(self, runtime: Runtime, front: "FrontEnd", completion: Completion) -> None:
+        self.outcome = "cancelled"
+        self._error_code = ""
+        self._runtime = runtime
+        self._front = front
+        self._completion = completion
+        self._is_closed = False
+        metrics.OPEN.inc()
+
+    def fail(self, error: ApiError) -> None:
+        """Notes why it failed."""
+        self.outcome, self._error_code = "failed", error.code or str(error.status)
+
+    def close(self) -> None:
+        """Stops the engine, or lets it go on for a while; counts; writes the record."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        metrics.OPEN.dec()
+        call = self._completion.call
+        may_come_back = self._completion.detach_s > 0 and call.accepted.is_set()
+        if self.outcome == "cancelled" and may_come_back:
+            self.outcome = "detached"
+            self._runtime.abort_later(self._front.llm.detach(call), self._completion.detach_s)
+        else:
+            self._front.llm.end(call)
+            self._runtime.expire(call.request_id)
+        _count(call, self.outcome)
+        if not call.is_resumed:
+            self._runtime.records.add(call, self.outcome, self._error_code)
+
+
+async def _next(chunks: AsyncGenerator[str, None]) -> str | None:
+    return await anext(chunks, None)
+
+
+def _count(call: Call, outcome: str) -> None:
+    metrics.REQUESTS.labels(call.endpoint, outcome).inc()
+    label = call.priority_class.value
+    metrics.E2E_S.labels(label).observe(time.monotonic() - call.arrived_s)
+    if call.first_token_s is None or call.last_token_s is None:
+        return
+    metrics.TTFT_S.labels(label).observe(call.first_token_s - call.arrived_s)
+    gaps = max(call.choice_tokens.values(), default=0) - 1
+    if gaps > 0:
+        metrics.TPOT_S.labels(label).observe((call.last_token_s - call.first_token_s) / gaps)
+
+
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """Returns the body. Raises: ApiError 400 when it is no JSON object."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "The body must be a JSON object.")
+    return body

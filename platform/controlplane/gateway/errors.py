@@ -1,0 +1,80 @@
+"""Errors of the API: OpenAI's shape, our codes, and which of them are worth a retry.
+
+openai-python retries 408, 409, 429 and >= 500; so what a retry cannot mend is a plain 4xx here, and
+what it can mend says after how many seconds.
+"""
+
+import json
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from engine_pool.errors import PoolError
+
+OVERLOADED_RETRY_S = 1
+"""Seconds until the load view has changed many times; a client's own backoff adds to it."""
+STARTING_RETRY_S = 5
+"""Seconds: a store or an instance needs about so long to come back."""
+
+
+@dataclass(slots=True)
+class ApiError(Exception):
+    """What a door answers instead of a result."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: int | None = None
+    type: str = field(default="")
+
+    def __post_init__(self) -> None:
+        Exception.__init__(self, self.message)
+        self.type = self.type or _type_of(self.status)
+
+
+_TYPES = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+}
+
+_POOL_STATUS = {
+    "server_is_overloaded": (503, OVERLOADED_RETRY_S),
+    "store_unavailable": (503, STARTING_RETRY_S),
+    "instance_lost": (503, OVERLOADED_RETRY_S),
+    "engine_refused": (503, OVERLOADED_RETRY_S),
+    "engine_failed": (503, STARTING_RETRY_S),
+    "stream_not_found": (404, None),
+    "stream_superseded": (410, None),
+    "stream_abandoned": (410, None),
+    "request_expired": (410, None),
+}
+
+
+def _type_of(status: int) -> str:
+    if status >= 500:
+        return "server_error"
+    return _TYPES.get(HTTPStatus(status), "invalid_request_error")
+
+
+def error_body(error: ApiError) -> dict[str, object]:
+    """Returns the error as clients know it."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def error_json(error: ApiError) -> str:
+    """Returns `error_body` as JSON."""
+    return json.dumps(error_body(error), ensure_ascii=False)
+
+
+def to_api_error(error: PoolError) -> ApiError:
+    """Returns what a client sees of a failure of the pool."""
+    status, retry_after_s = _POOL_STATUS.get(error.code, (500, None))
+    return ApiError(status, str(error), error.code, retry_after_s=retry_after_s)

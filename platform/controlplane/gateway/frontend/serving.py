@@ -1,0 +1,218 @@
+"""vLLM's serving classes over the pool: prompts in, OpenAI answers out.
+
+All of this is internal API of the pinned vLLM; `load` fails at start, not at the first request,
+when it does not fit. Importing this module takes seconds of CPU time: import it lazily, in a thread
+(runtime.py). Only this package imports vLLM in the gateway.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import vllm.envs
+from pydantic import TypeAdapter, ValidationError
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.entrypoints.openai.models.protocol import BaseModelPath
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.tokenize.protocol import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeCompletionRequest,
+    TokenizeRequest,
+)
+from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
+from vllm.exceptions import GenerationError, VLLMValidationError
+from vllm.renderers.online_renderer import OnlineRenderer
+
+from controlplane.gateway.errors import ApiError, error_json, to_api_error
+from controlplane.gateway.frontend.llm import PoolLLM, StreamFailed
+from controlplane.gateway.frontend.mapping import (
+    from_exception,
+    from_pydantic,
+    from_response,
+    from_validation,
+)
+from engine_pool.client import PoolClient
+from engine_pool.errors import PoolError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndSettings:
+    """What `load` needs to know."""
+
+    model_path: str
+    served_model_name: str
+    max_model_len: int | None
+    tool_parser: str
+    """vLLM's name of the parser of tool calls; empty: tools with `tool_choice` auto are refused."""
+    reasoning_parser: str
+
+
+class _OurErrors:
+    """Gives errors in mid-stream our shape (mixin for vLLM's serving classes)."""
+
+    def _convert_generation_error_to_streaming_response(self, e: GenerationError) -> str:
+        return error_json(
+            to_api_error(e.error if isinstance(e, StreamFailed) else PoolError(str(e)))
+        )
+
+    def create_streaming_error_response(self, message: Any, *args: Any, **kwargs: Any) -> str:
+        if isinstance(message, VLLMValidationError):
+            return error_json(from_validation(message))
+        return error_json(ApiError(500, "The request failed in the gateway."))
+
+
+class PoolChat(_OurErrors, OpenAIServingChat):
+    """vLLM's chat completions."""
+
+
+class PoolCompletion(_OurErrors, OpenAIServingCompletion):
+    """vLLM's text completions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """What the doors use; requests and answers are vLLM's, errors ours (ApiError)."""
+
+    llm: PoolLLM
+    models: OpenAIServingModels
+    chat: PoolChat
+    completion: PoolCompletion
+    tokenization: ServingTokenization
+
+    def fields(self, endpoint: str) -> frozenset[str]:
+        """Returns the names of all fields that vLLM's request has."""
+        return _FIELDS[endpoint]
+
+    def parse(self, endpoint: str, body: Mapping[str, Any]) -> Any:
+        """Returns vLLM's request. Raises: ApiError 400 naming the field."""
+        try:
+            return _REQUESTS[endpoint].validate_python(body)
+        except ValidationError as error:
+            raise from_pydantic(error) from None
+        # vLLM's own validators raise this through pydantic.
+        except VLLMValidationError as error:
+            raise from_validation(error) from None
+
+    async def chunks(self, request: Any) -> AsyncGenerator[str, None]:
+        """Returns the answer's events as vLLM makes them. Raises: ApiError."""
+        made = await self._create(request)
+        assert isinstance(made, AsyncGenerator), "the request asks for a stream"
+        return made
+
+    async def complete(self, request: Any, created_unix_s: int) -> bytes:
+        """Returns the whole answer as JSON. Raises: ApiError."""
+        made = await self._create(request)
+        made.created = created_unix_s
+        return made.model_dump_json().encode()
+
+    async def tokenize(self, request: Any) -> bytes:
+        """Answers a tokenize or detokenize request. Raises: ApiError."""
+        serve = self.tokenization
+        is_text = isinstance(request, DetokenizeRequest)
+        make = serve.create_detokenize if is_text else serve.create_tokenize
+        return (await _checked(make(request, None))).model_dump_json().encode()
+
+    def error_of(self, failure: Exception) -> ApiError:
+        """Returns what a client sees of a failure."""
+        return from_exception(failure)
+
+    async def _create(self, request: Any) -> Any:
+        if isinstance(request, ChatCompletionRequest):
+            return await _checked(self.chat.create_chat_completion(request))
+        return await _checked(self.completion.create_completion(request))
+
+
+_REQUESTS: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "chat": TypeAdapter(ChatCompletionRequest),
+    "completions": TypeAdapter(CompletionRequest),
+    "tokenize": TypeAdapter(TokenizeRequest),
+    "detokenize": TypeAdapter(DetokenizeRequest),
+}
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    "chat": frozenset(ChatCompletionRequest.model_fields),
+    "completions": frozenset(CompletionRequest.model_fields),
+    "tokenize": frozenset(TokenizeChatRequest.model_fields)
+    | frozenset(TokenizeCompletionRequest.model_fields),
+    "detokenize": frozenset(DetokenizeRequest.model_fields),
+}
+
+
+async def _checked(making: Awaitable[Any]) -> Any:
+    """Returns what vLLM made; its two ways of failing become one."""
+    try:
+        made = await making
+    except ApiError:
+        raise
+    except Exception as error:
+        known = from_exception(error)
+        if known.status >= 500 and not isinstance(error, StreamFailed):
+            logger.exception("vLLM's front end failed")
+        raise known from error
+    if isinstance(made, ErrorResponse):
+        raise from_response(made)
+    return made
+
+
+def load(settings: FrontEndSettings, client: PoolClient) -> FrontEnd:
+    """Reads the model's configuration and tokenizer. Blocking, seconds. Raises: whatever is wrong."""
+    # As vLLM's own render server does: no engine here, so no KV cache to warn about.
+    vllm.envs.VLLM_CPU_KVCACHE_SPACE = 0
+    args = AsyncEngineArgs(
+        model=settings.model_path,
+        served_model_name=settings.served_model_name,
+        max_model_len=settings.max_model_len,
+        reasoning_parser=settings.reasoning_parser,
+    )
+    model_config = args.create_model_config()
+    model_config.quantization = None
+    config = VllmConfig(
+        model_config=model_config,
+        structured_outputs_config=args.create_structured_outputs_config(),
+    )
+    llm = PoolLLM(config, client)
+    base = BaseModelPath(name=settings.served_model_name, model_path=settings.served_model_name)
+    models = OpenAIServingModels(llm, [base])
+    parsers = {
+        "enable_auto_tools": bool(settings.tool_parser),
+        "tool_parser": settings.tool_parser or None,
+    }
+    template: dict[str, Any] = {"chat_template": None, "chat_template_content_format": "auto"}
+    renderer = OnlineRenderer(
+        model_config,
+        llm.renderer,
+        request_logger=None,
+        reasoning_parser=settings.reasoning_parser or None,
+        **template,
+        **parsers,
+    )
+    renderer.warmup()
+    chat = PoolChat(
+        llm,
+        models,
+        "assistant",
+        online_renderer=renderer,
+        request_logger=None,
+        reasoning_parser=settings.reasoning_parser,
+        enable_prompt_tokens_details=True,
+        **template,
+        **parsers,
+    )
+    completion = PoolCompletion(
+        llm,
+        models,
+        online_renderer=renderer,
+        request_logger=None,
+        enable_prompt_tokens_details=True,
+    )
+    tokenization = ServingTokenization(models, renderer, request_logger=None, **template)
+    return FrontEnd(llm, models, chat, completion, tokenization)

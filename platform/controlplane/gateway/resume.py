@@ -1,0 +1,84 @@
+"""The record of a request from which any web process can go on with its answer."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import redis
+
+from controlplane.gateway.call import Call
+from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
+from engine_pool.token_log import request_key
+from engine_pool.types import PriorityClass
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_PLACE = b"at:"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumable:
+    """A request that has been sent to an engine before."""
+
+    call: Call
+    body: bytes
+    created_unix_s: int
+
+
+def record_fields(call: Call, body: bytes, created_unix_s: int) -> dict[str, bytes]:
+    """Returns what the record of a new request holds; the dispatcher adds the instances."""
+    return {
+        "endpoint": call.endpoint.encode(),
+        "body": body,
+        "created": str(created_unix_s).encode(),
+        "tenant_id": str(call.tenant_id).encode(),
+        "tenant": call.tenant.encode(),
+        "class": call.priority_class.value.encode(),
+    }
+
+
+async def find(
+    store: "Redis[bytes]", request_id: str, *, endpoint: str, tenant_id: int
+) -> Resumable:
+    """Returns the request. Raises: ApiError 404 unless this tenant made it; 503 without a store."""
+    try:
+        fields = await store.hgetall(request_key(request_id))
+    except (redis.RedisError, OSError, TimeoutError) as error:
+        raise ApiError(
+            503,
+            "The store does not answer.",
+            "store_unavailable",
+            retry_after_s=STARTING_RETRY_S,
+        ) from error
+    is_theirs = fields.get(b"tenant_id") == str(tenant_id).encode()
+    # Whether another tenant's stream exists is nobody's business.
+    if not is_theirs or fields.get(b"endpoint") != endpoint.encode():
+        raise ApiError(404, f"There is no stream {request_id} to resume.", "stream_not_found")
+    return _to_resumable(request_id, fields)
+
+
+def _to_resumable(request_id: str, fields: Mapping[bytes, bytes]) -> Resumable:
+    places = {}
+    for name, value in fields.items():
+        if name.startswith(_PLACE):
+            instance, _, incarnation = value.decode().partition(" ")
+            places[name[len(_PLACE) :].decode()] = (instance, incarnation)
+    call = Call(
+        request_id=request_id,
+        endpoint=fields[b"endpoint"].decode(),
+        tenant_id=int(fields[b"tenant_id"]),
+        tenant=fields[b"tenant"].decode(),
+        priority_class=PriorityClass(fields[b"class"].decode()),
+        places=places,
+    )
+    call.instance = next((instance for instance, _ in places.values()), "")
+    return Resumable(call, fields[b"body"], int(fields[b"created"]))
+
+
+def body_of(resumable: Resumable) -> dict[str, object]:
+    """Returns the request's body, as a stream: what is resumed comes in events."""
+    body: dict[str, object] = json.loads(resumable.body)
+    body["stream"] = True
+    return body

@@ -1,0 +1,196 @@
+"""What this web process needs to serve the API, from its start to its stop.
+
+The front end is imported and loaded in a thread (seconds of CPU time), so that /livez and the pages
+answer meanwhile; `not_ready` says what is still missing.
+"""
+
+import asyncio
+import functools
+import gc
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+import redis
+from django.conf import settings
+
+from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
+from controlplane.gateway.records import RecordWriter
+from engine_pool.client import PoolClient, pool_client
+from engine_pool.errors import ConfigError
+from engine_pool.served_model import resolve_model
+from engine_pool.token_log import request_key
+from engine_pool.types import EngineKind, InstanceState
+
+if TYPE_CHECKING:
+    from controlplane.gateway.frontend.serving import FrontEnd
+
+logger = logging.getLogger(__name__)
+
+EXPIRE_EVERY_S: Final = 1.0
+"""Between two rounds for ended requests."""
+LOAD_RETRY_S: Final = 5.0
+"""Between two tries to load the front end, e.g. while the model is still being prepared."""
+
+
+class Runtime:
+    """One a web process. `start` and `stop` are called by the ASGI server's lifespan."""
+
+    def __init__(self, client: PoolClient) -> None:
+        self.client = client
+        self.records = RecordWriter()
+        self.front: FrontEnd | None = None
+        self.is_stopping = False
+        self._load_failure = ""
+        self._ended: list[str] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._detached: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.client.config.engine is EngineKind.SIMULATED
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model; empty until the front end is loaded."""
+        return "" if self.front is None else self.front.models.base_model_paths[0].name
+
+    async def start(self) -> None:
+        """Begins to follow the pool and to load the front end. Safe to call again."""
+        if self._tasks:
+            return
+        await self.client.start()
+        self._tasks = [
+            asyncio.create_task(self._load(), name="front end"),
+            asyncio.create_task(self.records.run(), name="request records"),
+            asyncio.create_task(self._expire(), name="expiry of records"),
+        ]
+
+    async def stop(self) -> None:
+        """Ends what `start` began; writes the records that wait."""
+        self.is_stopping = True
+        for task in (*self._tasks, *self._detached):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._detached, return_exceptions=True)
+        self._tasks = []
+        await self.client.stop()
+        if self.front is not None:
+            await asyncio.to_thread(self.front.llm.shutdown)
+
+    def not_ready(self) -> str | None:
+        """Returns why a chat would not be answered now, None when it would."""
+        view = self.client.view
+        if self.is_stopping:
+            return "this server is stopping"
+        if self.front is None:
+            return self._load_failure or "the front end is loading"
+        if not (view.store_connected and self.client.reader.is_connected):
+            return "the store does not answer"
+        if self.client.ray is not None and not self.client.ray.is_joined:
+            return "Ray does not answer"
+        states = [s.state for s in view.statuses.values()]
+        if InstanceState.SERVING not in states:
+            known = ", ".join(sorted({s.value for s in states})) or "none is known"
+            return f"no instance is serving ({known})"
+        return None
+
+    def ready_front(self) -> "FrontEnd":
+        """Returns the front end. Raises: ApiError 503 when a request could not be served now."""
+        view = self.client.view
+        if self.front is None or self.is_stopping:
+            reason = self.not_ready()
+            raise ApiError(
+                503, f"Not ready: {reason}.", "server_is_overloaded", retry_after_s=STARTING_RETRY_S
+            )
+        if not (view.store_connected and self.client.reader.is_connected):
+            raise ApiError(
+                503,
+                "The store does not answer, so no request can be taken now.",
+                "store_unavailable",
+                retry_after_s=STARTING_RETRY_S,
+            )
+        return self.front
+
+    def abort_later(self, engine_ids: list[str], after_s: float) -> None:
+        """Ends requests whose client left and may come back, unless somebody has resumed them."""
+        streams = self.client.reader.streams_of(engine_ids)
+
+        async def wait() -> None:
+            await asyncio.sleep(after_s)
+            # A stream that was resumed, even here, is another object by now.
+            open_now = set(map(id, self.client.reader.streams))
+            self.client.dispatcher.abort([s.request_id for s in streams if id(s) in open_now])
+
+        task = asyncio.create_task(wait(), name="detached requests")
+        self._detached.add(task)
+        task.add_done_callback(self._detached.discard)
+
+    def expire(self, request_id: str) -> None:
+        """Shortens the life of an ended request's record to that of its log, a bit later."""
+        self._ended.append(request_id)
+
+    async def _expire(self) -> None:
+        """One round trip a second for all requests that have ended."""
+        while True:
+            await asyncio.sleep(EXPIRE_EVERY_S)
+            ended, self._ended = self._ended, []
+            if not ended:
+                continue
+            pipe = self.client.store.pipeline(transaction=False)
+            for request_id in ended:
+                pipe.expire(request_key(request_id), self.client.times.ended_s)
+            try:
+                await pipe.execute()
+            except (redis.RedisError, OSError, TimeoutError):
+                # They go by themselves after `live_s`.
+                logger.info("%d records of ended requests live on for a while", len(ended))
+
+    async def _load(self) -> None:
+        while True:
+            try:
+                self.front = await asyncio.to_thread(_load_front_end, self.client)
+            except Exception as error:
+                known = f": {error}" if isinstance(error, ConfigError) else ""
+                self._load_failure = f"the front end cannot load: {type(error).__name__}{known}"
+                logger.exception("the front end cannot load; trying again in %s s", LOAD_RETRY_S)
+                await asyncio.sleep(LOAD_RETRY_S)
+                continue
+            self.client.sink.sink = self.front.llm
+            logger.info("the front end is ready: %s", self.model_name)
+            return
+
+
+@functools.cache
+def runtime() -> Runtime:
+    """Returns this process's one."""
+    return Runtime(pool_client())
+
+
+def _load_front_end(client: PoolClient) -> "FrontEnd":
+    """Imports and loads vLLM's front end; blocking."""
+    model = resolve_model(client.config)
+    if model.folder is not None:
+        # Nothing is to be fetched for a folder, and without a network each try costs seconds.
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    # Millions of objects are made at import and none dies: collecting would only cost a second.
+    gc.disable()
+    try:
+        from controlplane.gateway.frontend import serving
+
+        front = serving.load(
+            serving.FrontEndSettings(
+                model_path=model.path,
+                served_model_name=model.name,
+                max_model_len=client.config.max_model_len,
+                tool_parser=settings.TOOL_PARSER,
+                reasoning_parser=settings.REASONING_PARSER,
+            ),
+            client,
+        )
+    finally:
+        gc.enable()
+    # What is loaded stays; later collections need not walk through it.
+    gc.freeze()
+    return front

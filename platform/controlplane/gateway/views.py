@@ -1,0 +1,214 @@
+"""The doors of the API: each parses, authorises, calls one function, answers."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from controlplane.gateway import completions, pool_metrics, resume
+from controlplane.gateway.completions import Completion, EventStream
+from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
+from controlplane.gateway.exchange import ApiRequest, ApiResponse
+from controlplane.gateway.fields import check_fields
+from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.sse import Mark, parse_mark
+from controlplane.tenants.key_cache import DatabaseAway, KeyCache
+from controlplane.tenants.selectors import KeyPolicy
+
+DETACH_HEADER: Final = "x-ferry-detach-s"
+"""Seconds that a stream goes on when its client has left, so that it can be resumed."""
+EVENTS: Final = "text/event-stream; charset=utf-8"
+
+View = Callable[[ApiRequest], Awaitable[ApiResponse]]
+
+
+class Views:
+    """The doors of one web process."""
+
+    def __init__(self, runtime: Runtime, keys: KeyCache) -> None:
+        self._runtime = runtime
+        self._keys = keys
+
+    def find(self, method: str, path: str) -> View:
+        """Returns the door for a path. Raises: ApiError 404 or 405."""
+        doors = _DOORS.get(path)
+        name = doors.get(method) if doors else None
+        if doors is None:
+            doors, name = _by_pattern(method, path)
+        if not doors:
+            raise ApiError(404, f"There is nothing at {path}.", "not_found")
+        if name is None:
+            raise ApiError(405, f"{path} takes {' or '.join(doors)}, not {method}.")
+        view: View = getattr(self, name)
+        return view
+
+    async def livez(self, request: ApiRequest) -> ApiResponse:
+        return ApiResponse(body=b'{"status":"alive"}')
+
+    async def readyz(self, request: ApiRequest) -> ApiResponse:
+        reason = self._runtime.not_ready()
+        if reason is None:
+            return ApiResponse(body=b'{"status":"ready"}')
+        return ApiResponse(503, json.dumps({"reason": reason}).encode())
+
+    async def metrics(self, request: ApiRequest) -> ApiResponse:
+        pool_metrics.refresh(self._runtime)
+        return ApiResponse(body=generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+    async def models(self, request: ApiRequest) -> ApiResponse:
+        await self._authenticate(request)
+        listed = await self._runtime.ready_front().models.show_available_models()
+        return ApiResponse(
+            body=listed.model_dump_json(exclude={"data": {"__all__": {"permission"}}}).encode()
+        )
+
+    async def model(self, request: ApiRequest) -> ApiResponse:
+        await self._authenticate(request)
+        name = request.path.removeprefix("/v1/models/")
+        listed = await self._runtime.ready_front().models.show_available_models()
+        for card in listed.data:
+            if card.id == name:
+                return ApiResponse(body=card.model_dump_json(exclude={"permission"}).encode())
+        raise ApiError(404, f"The model `{name}` does not exist.", "model_not_found", "model")
+
+    async def chat_completions(self, request: ApiRequest) -> ApiResponse:
+        return await self._complete(request, "chat")
+
+    async def completions(self, request: ApiRequest) -> ApiResponse:
+        return await self._complete(request, "completions")
+
+    async def chat_events(self, request: ApiRequest) -> ApiResponse:
+        return await self._resume_by_path(request, "chat")
+
+    async def completion_events(self, request: ApiRequest) -> ApiResponse:
+        return await self._resume_by_path(request, "completions")
+
+    async def tokenize(self, request: ApiRequest) -> ApiResponse:
+        return await self._tokenize(request, "tokenize")
+
+    async def detokenize(self, request: ApiRequest) -> ApiResponse:
+        return await self._tokenize(request, "detokenize")
+
+    async def _tokenize(self, request: ApiRequest, endpoint: str) -> ApiResponse:
+        await self._authenticate(request)
+        front = self._runtime.ready_front()
+        body = completions.parse_json(request.body)
+        check_fields(body, front.fields(endpoint), is_simulated=False)
+        return ApiResponse(body=await front.tokenize(front.parse(endpoint, body)))
+
+    async def _complete(self, request: ApiRequest, endpoint: str) -> ApiResponse:
+        policy = await self._authenticate(request)
+        if "last-event-id" in request.headers:
+            mark = _mark(request.headers["last-event-id"])
+            return await self._resume(endpoint, policy, mark.request_id, mark)
+        front = self._runtime.ready_front()
+        completion = completions.read(self._runtime, front, endpoint, request.body, policy)
+        completion.detach_s = self._detach_s(request)
+        if completion.request.stream:
+            return await self._stream(completion, None)
+        body = await completions.answer(self._runtime, front, completion)
+        return ApiResponse(body=body)
+
+    async def _resume_by_path(self, request: ApiRequest, endpoint: str) -> ApiResponse:
+        policy = await self._authenticate(request)
+        request_id = request.path.rsplit("/", 2)[1]
+        text = request.headers.get("last-event-id")
+        mark = _mark(text) if text else None
+        if mark is not None and mark.request_id != request_id:
+            raise ApiError(400, "Last-Event-ID is of another stream.", param="Last-Event-ID")
+        return await self._resume(endpoint, policy, request_id, mark)
+
+    async def _resume(
+        self, endpoint: str, policy: KeyPolicy, request_id: str, mark: Mark | None
+    ) -> ApiResponse:
+        front = self._runtime.ready_front()
+        found = await resume.find(
+            self._runtime.client.store, request_id, endpoint=endpoint, tenant_id=policy.tenant_id
+        )
+        request = completions.to_request(front, found.call, resume.body_of(found))
+        return await self._stream(Completion(found.call, request, found.created_unix_s), mark)
+
+    async def _stream(self, completion: Completion, after: Mark | None) -> ApiResponse:
+        events = EventStream(self._runtime, self._runtime.ready_front(), completion, after)
+        try:
+            await events.start()
+        except BaseException:
+            await events.aclose()
+            raise
+        return ApiResponse(content_type=EVENTS, stream=events)
+
+    async def _authenticate(self, request: ApiRequest) -> KeyPolicy:
+        """Returns what the request's key allows. Raises: ApiError 401, 503 without a database."""
+        scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not text:
+            raise ApiError(
+                401,
+                "No API key: send it as `Authorization: Bearer sk-...`.",
+                "invalid_api_key",
+            )
+        return await authenticate(self._keys, text.strip())
+
+    def _detach_s(self, request: ApiRequest) -> float:
+        text = request.headers.get(DETACH_HEADER)
+        if text is None:
+            return 0.0
+        longest_s = self._runtime.client.config.orphan_grace_s
+        try:
+            wanted_s = float(text)
+        except ValueError:
+            wanted_s = -1.0
+        if not 0 <= wanted_s < float("inf"):
+            raise ApiError(400, f"{DETACH_HEADER} must be seconds, 0 or more.", param=DETACH_HEADER)
+        return min(wanted_s, longest_s)
+
+
+async def authenticate(keys: KeyCache, text: str) -> KeyPolicy:
+    """Returns what a key allows. Raises: ApiError 401, 503 without a database."""
+    try:
+        policy = await keys.find(text)
+    except DatabaseAway:
+        raise ApiError(
+            503,
+            "Keys cannot be checked now: the database does not answer.",
+            "database_unavailable",
+            retry_after_s=STARTING_RETRY_S,
+        ) from None
+    if policy is None:
+        raise ApiError(401, "This API key is wrong, expired or revoked.", "invalid_api_key")
+    return policy
+
+
+_DOORS: Final[dict[str, dict[str, str]]] = {
+    "/livez": {"GET": "livez"},
+    "/readyz": {"GET": "readyz"},
+    "/healthz": {"GET": "readyz"},
+    "/metrics": {"GET": "metrics"},
+    "/v1/models": {"GET": "models"},
+    "/v1/chat/completions": {"POST": "chat_completions"},
+    "/v1/completions": {"POST": "completions"},
+    "/tokenize": {"POST": "tokenize"},
+    "/detokenize": {"POST": "detokenize"},
+}
+
+
+def _by_pattern(method: str, path: str) -> tuple[dict[str, str], str | None]:
+    parts = path.strip("/").split("/")
+    doors: dict[str, str] = {}
+    match parts:
+        case ["v1", "models", *rest] if rest:
+            doors = {"GET": "model"}
+        case ["v1", "chat", "completions", _, "events"]:
+            doors = {"GET": "chat_events"}
+        case ["v1", "completions", _, "events"]:
+            doors = {"GET": "completion_events"}
+    return doors, doors.get(method)
+
+
+def _mark(text: str) -> Mark:
+    mark = parse_mark(text)
+    if mark is None:
+        raise ApiError(
+            400, "Last-Event-ID must be the id of an event of ours.", param="Last-Event-ID"
+        )
+    return mark
