@@ -8,7 +8,7 @@ from controlplane.fleet.observer import Picture
 from web.messages import DELTA, GLOBAL_KINDS, POOL_KINDS, SNAPSHOT, Delta, Row, Snapshot, Table
 
 ROWS_MAX: Final = 40
-"""Rows that a page shows at most; a larger pool is shown as a grid. Bounds what a socket carries."""
+"""Rows that a page shows at most, which bounds what a socket carries; above there is the grid."""
 
 
 def known_topics(pool: str) -> frozenset[str]:

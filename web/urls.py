@@ -13,6 +13,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("logout/", session.LogoutView.as_view(), name="logout"),
     path("theme/", session.theme, name="theme"),
     path("cluster/", cluster.cluster, name="cluster"),
+    path("live/snapshot/", status.live_snapshot, name="live-snapshot"),
     path("status/", status.status, name="status"),
     path("playground/", playground.playground, name="playground"),
 ]

@@ -17,10 +17,27 @@ register = template.Library()
 NAME_MAX_CHARS = 18
 """What the name column holds; the middle of a longer name is left out, its ends tell more."""
 
-register.filter("number", number)
 register.filter("spark_path", drawing.spark_path)
-register.filter("gauge_percent", drawing.gauge_percent)
-register.filter("gauge_tone", drawing.gauge_tone)
+
+
+def _or_none(value: Any) -> Any:
+    """In the template of a row that is still empty, Django gives "" for what does not exist."""
+    return None if value == "" else value
+
+
+@register.filter("number")
+def shown_number(value: Any) -> str:
+    return number(_or_none(value))
+
+
+@register.filter
+def gauge_percent(value: Any) -> float | None:
+    return drawing.gauge_percent(_or_none(value))
+
+
+@register.filter
+def gauge_tone(value: Any) -> str:
+    return drawing.gauge_tone(_or_none(value))
 
 
 @register.simple_tag
@@ -38,7 +55,7 @@ def gauge_band() -> dict[str, float]:
 @register.filter
 def freeness(value: Freeness) -> str:
     """Returns one decimal under 100, none above."""
-    if value is None:
+    if _or_none(value) is None:
         return DASH
     if value == "draining":
         return "−∞"  # noqa: RUF001
@@ -62,9 +79,9 @@ def short_name(name: str) -> str:
 
 
 @register.simple_tag
-def age(at_unix_s: float | None, now_unix_s: float) -> str:
+def age(at_unix_s: Any, now_unix_s: float) -> str:
     """Returns an age as the live pages write it."""
-    if at_unix_s is None:
+    if _or_none(at_unix_s) is None:
         return DASH
     age_s = max(0.0, now_unix_s - at_unix_s)
     if age_s < 10:
@@ -103,5 +120,5 @@ def data_block(value: Any, element_id: str) -> SafeString:
     return format_html(
         '<script type="application/json" id="{}">{}</script>',
         element_id,
-        mark_safe(text),  # noqa: S308
+        mark_safe(text),
     )

@@ -1,9 +1,10 @@
 """The status page: every part of the installation, and what to do when one does not answer."""
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
 from controlplane.fleet.observer import fleet_watch
+from web.live import known_topics, snapshot_of
 from web.views.frame import operators_only, render_page
 
 
@@ -12,3 +13,20 @@ from web.views.frame import operators_only, render_page
 def status(request: HttpRequest) -> HttpResponse:
     picture = fleet_watch().observer.look()
     return render_page(request, "status.html", picture, {"page": "status", "parts": picture.parts})
+
+
+@operators_only
+@require_safe
+def live_snapshot(request: HttpRequest) -> HttpResponse:
+    """Answers with the snapshots of some topics, for pages whose socket does not get through."""
+    watch = fleet_watch()
+    topics = [topic for topic in request.GET.get("topics", "").split(",") if topic]
+    unknown = set(topics) - known_topics(watch.pool)
+    if unknown:
+        return JsonResponse(
+            {"message": f"topics: unknown {', '.join(sorted(unknown))}"}, status=400
+        )
+    picture = watch.observer.look()
+    answer = JsonResponse({"messages": [snapshot_of(picture, topic) for topic in topics]})
+    answer["Cache-Control"] = "no-store"
+    return answer

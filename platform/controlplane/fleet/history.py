@@ -82,9 +82,9 @@ class PoolHistory:
                 seen[load.instance] = _first_sight(load, now_unix_s)
                 continue
             seen[load.instance] = before
-            output += load.output_tokens_total - before.output_tokens_total
-            prompt += load.prompt_tokens_total - before.prompt_tokens_total
-            ended += load.requests_ended_total - before.requests_ended_total
+            output += max(0, load.output_tokens_total - before.output_tokens_total)
+            prompt += max(0, load.prompt_tokens_total - before.prompt_tokens_total)
+            ended += max(0, load.requests_ended_total - before.requests_ended_total)
             _update(before, load, now_unix_s)
         self._seen = seen
         self.output_tokens.add(output, now_unix_s)
@@ -112,7 +112,7 @@ def _first_sight(load: InstanceLoad, now_unix_s: float) -> _Seen:
 
 
 def _update(seen: _Seen, load: InstanceLoad, now_unix_s: float) -> None:
-    seen.preemptions.add(load.preemptions_total - seen.preemptions_total, now_unix_s)
+    seen.preemptions.add(max(0, load.preemptions_total - seen.preemptions_total), now_unix_s)
     if load.steps_total != seen.steps_total or not load.running:
         seen.last_step_unix_s = now_unix_s
     seen.steps_total = load.steps_total

@@ -34,6 +34,8 @@ PROBE_EVERY_S: Final = 2.0
 PROBE_TIMEOUT_S: Final = 2.0
 SPARK_EVERY_S: Final = 15.0
 """Forty points of 15 s: a tile's line covers the ten minutes of the charts."""
+SEED_TRIES: Final = 6
+"""Looks, half a second apart, for which the past waits until the first instances are known."""
 WORKER_HEARTBEAT_KEY: Final = "ferry:worker-heartbeat"
 
 
@@ -206,10 +208,18 @@ class Watch:
             return []
 
     async def _look_on(self) -> None:
-        self.observer.seed(await self.history(time.time() - charts.HISTORY_S))
+        await self._seed()
         while True:
             self.observer.remember()
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _seed(self) -> None:
+        for _ in range(SEED_TRIES):
+            # Without the instances' capacities there is no share of used memory.
+            if self.observer.look().rows:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+        self.observer.seed(await self.history(time.time() - charts.HISTORY_S))
 
     async def _probe_on(self) -> None:
         while True:

@@ -57,7 +57,7 @@ class InstanceRow(NamedTuple):
     bar: tuple[int, ...]
     """Per mille of the capacity: running high, normal, low; headroom of each; queued."""
     freeness: Freeness
-    """Decode steps that the batch can still take; `idle` without a batch, `draining` is -infinity."""
+    """Decode steps the batch can still take; `idle` without a batch, `draining` is -infinity."""
     running: int | None
     waiting: int | None
     step_ms: float | None

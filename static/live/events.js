@@ -1,0 +1,70 @@
+// Decisions and events, newest first. While somebody reads in the list, new ones wait behind a button.
+
+import { byId, find, setAttr, setText } from "./dom.js";
+import { clock, fullTime } from "./format.js";
+import { named } from "./messages.js";
+
+const SHOWN_MAX = 50;
+
+export class EventList {
+  /** @param {HTMLElement} list */
+  constructor(list) {
+    this.list = list;
+    this.keys = new Set([...list.children].map((item) => /** @type {HTMLElement} */ (item).dataset.key));
+    /** @type {[string, any][]} */
+    this.waiting = [];
+    this.button = /** @type {HTMLButtonElement} */ (byId("new-events"));
+    this.button.addEventListener("click", () => this.show());
+    list.addEventListener("mouseleave", () => this.showUnlessRead());
+    list.addEventListener("focusout", () => setTimeout(() => this.showUnlessRead()));
+  }
+
+  /** @param {Map<string, any[]>} rows @param {Set<string>} changed */
+  apply(rows, changed) {
+    for (const key of changed) {
+      const row = rows.get(key);
+      if (!row || this.keys.has(key)) continue;
+      this.keys.add(key);
+      this.waiting.push([key, named("events", row)]);
+    }
+    this.showUnlessRead();
+  }
+
+  showUnlessRead() {
+    const isRead = this.list.matches(":hover, :focus-within") || this.list.scrollTop > 0;
+    if (!isRead) this.show();
+    else if (this.waiting.length) {
+      this.button.hidden = false;
+      setText(this.button, `${this.waiting.length} new`);
+    }
+  }
+
+  show() {
+    this.button.hidden = true;
+    if (!this.waiting.length) return;
+    this.waiting.sort(([, a], [, b]) => a.at_unix_s - b.at_unix_s);
+    for (const [key, event] of this.waiting.splice(0)) this.insert(key, event);
+    while (this.list.childElementCount > SHOWN_MAX) {
+      const last = /** @type {HTMLElement} */ (this.list.lastElementChild);
+      this.keys.delete(last.dataset.key);
+      last.remove();
+    }
+    byId("no-event")?.setAttribute("hidden", "");
+  }
+
+  /** @param {string} key @param {any} event */
+  insert(key, event) {
+    const template = /** @type {HTMLTemplateElement} */ (byId("tpl-event"));
+    const item = find(/** @type {DocumentFragment} */ (template.content.cloneNode(true)), "li");
+    setAttr(item, "data-key", key);
+    setAttr(item, "data-severity", event.severity);
+    setAttr(find(item, "use"), "href", event.severity === "info" ? "#ic-info" : "#ic-warn");
+    setText(find(item, "b"), event.headline);
+    setText(find(item, "p"), event.detail);
+    const time = find(item, "time");
+    setText(time, clock(event.at_unix_s));
+    setAttr(time, "datetime", new Date(event.at_unix_s * 1000).toISOString());
+    setAttr(time, "title", fullTime(event.at_unix_s));
+    this.list.prepend(item);
+  }
+}

@@ -1,0 +1,43 @@
+// Single keys and `g` sequences. They do nothing in fields and dialogs, and can be switched off.
+
+import { byId } from "./dom.js";
+
+const PLACES = { c: "/cluster/", p: "/playground/", a: "/admin/" };
+const SEQUENCE_MS = 1500;
+const OFF = "ferry-single-keys-off";
+
+/** @param {() => void} togglePause */
+export function startKeys(togglePause) {
+  const dialog = /** @type {HTMLDialogElement} */ (byId("keys"));
+  const box = /** @type {HTMLInputElement} */ (byId("single-keys"));
+  box.checked = localStorage.getItem(OFF) === null;
+  box.addEventListener("change", () => {
+    if (box.checked) localStorage.removeItem(OFF);
+    else localStorage.setItem(OFF, "1");
+  });
+  let sinceG_ms = 0;
+  document.addEventListener("keydown", (event) => {
+    if (!box.checked || isTyping(event) || document.querySelector("dialog[open]")) return;
+    const place = PLACES[/** @type {keyof typeof PLACES} */ (event.key)];
+    if (place && Date.now() - sinceG_ms < SEQUENCE_MS) location.assign(place);
+    else if (event.key === "?") dialog.showModal();
+    else if (event.key === ".") togglePause();
+    else if (event.key === "/") focusField(event);
+    sinceG_ms = event.key === "g" ? Date.now() : 0;
+  });
+}
+
+/** @param {KeyboardEvent} event */
+function isTyping(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
+  const inField = target.closest("input, textarea, select, [contenteditable]") !== null;
+  return inField || event.ctrlKey || event.metaKey || event.altKey;
+}
+
+/** @param {KeyboardEvent} event */
+function focusField(event) {
+  const field = byId("filter") ?? byId("prompt");
+  if (!field) return;
+  event.preventDefault();
+  field.focus();
+}
