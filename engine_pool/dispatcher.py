@@ -17,14 +17,22 @@ import redis
 import redis.asyncio
 
 from engine_pool import view
-from engine_pool.errors import EngineRefused, InstanceLost, NoInstance, PoolError, StoreUnavailable
+from engine_pool.errors import (
+    EngineRefused,
+    InstanceLost,
+    NoInstance,
+    PoolError,
+    RequestTooLarge,
+    StoreUnavailable,
+)
 from engine_pool.live_view import LiveView
 from engine_pool.outbox import EngineGate, Outbox
+from engine_pool.policy.dispatch import Refusal, RequestDemand, choose
 from engine_pool.ports import EngineRequest
 from engine_pool.stream import Stream
 from engine_pool.token_log import TokenLogReader, request_key
 from engine_pool.token_reader import TokenReader
-from engine_pool.types import InFlight, InstanceName, InstanceState, InstanceStatus
+from engine_pool.types import InFlight, InstanceName, InstanceStatus
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +53,11 @@ class Submission:
     """Id of the record from which another web process can resume them."""
     fields: Mapping[str, bytes]
     """What to write into the record; the instance of each request is added."""
+
+    @property
+    def demand_tokens(self) -> int:
+        """KV tokens that the prefill needs: the choices of one prompt share its blocks."""
+        return max(r.prompt_tokens for r in self.requests) + len(self.requests)
 
     @property
     def ids(self) -> list[str]:
@@ -108,12 +121,14 @@ class Dispatcher:
 
     async def _try_instances(self, submission: Submission, streams: Sequence[Stream]) -> Sent:
         excluded: set[InstanceName] = set()
-        failure: PoolError = NoInstance("No instance takes requests now.")
+        failure: PoolError | None = None
         for _ in range(TRIES_MAX):
             now_unix_s = time.time()
-            status, reason = self._choose(submission, excluded, now_unix_s)
-            if status is None:
-                raise failure if excluded else NoInstance(reason)
+            try:
+                status, reason = self._choose(submission, excluded, now_unix_s)
+            except NoInstance as nobody:
+                # What the others said tells more than that nobody is left.
+                raise failure or nobody from None
             for stream in streams:
                 stream.instance, stream.incarnation = status.instance, status.incarnation
                 stream.actor = status.actor
@@ -126,26 +141,25 @@ class Dispatcher:
             for request_id in submission.ids:
                 self._live.note_refused(request_id)
             logger.warning("%s: not taken by %s: %s", submission.record, status.instance, failure)
+        assert failure is not None, "each try returned, raised or failed"
         raise failure
 
     def _choose(
         self, submission: Submission, excluded: set[InstanceName], now_unix_s: float
-    ) -> tuple[InstanceStatus | None, str]:
+    ) -> tuple[InstanceStatus, str]:
+        """Returns an instance and why. Raises: NoInstance; EngineRefused when none could ever."""
         pool = self._live.pool_view(now_unix_s)
-        statuses = tuple(s for s in pool.statuses if s.instance not in excluded)
-        pool = replace(pool, statuses=statuses)
-        serving = [s for s in pool.statuses if s.state is InstanceState.SERVING]
-        if not serving:
-            return None, "no instance is serving"
-        count = {s.instance: 0 for s in serving}
-        for load in pool.loads:
-            if load.instance in count:
-                count[load.instance] += len(load.running) + len(load.waiting)
-        for entry in pool.in_flight:
-            if entry.instance in count:
-                count[entry.instance] += 1
-        best = min(serving, key=lambda s: count[s.instance])
-        return best, "fewest requests"
+        if excluded:
+            statuses = tuple(s for s in pool.statuses if s.instance not in excluded)
+            pool = replace(pool, statuses=statuses)
+        first = submission.requests[0]
+        demand = RequestDemand(first.request_id, submission.demand_tokens)
+        choice = choose(pool, demand, first.priority_class, now_unix_s)
+        if isinstance(choice, Refusal):
+            if choice.is_permanent:
+                raise RequestTooLarge(f"No instance can take this request: {choice.why}.")
+            raise NoInstance(f"No instance takes requests now: {choice.why}.")
+        return self._live.statuses[choice.instance], choice.reason
 
     async def _announce(
         self, submission: Submission, status: InstanceStatus, now_unix_s: float

@@ -47,6 +47,13 @@ class EngineRefused(PoolError):
     code = "engine_refused"
 
 
+class RequestTooLarge(PoolError):
+    """The prompt needs more KV cache than any instance has."""
+
+    code = "context_length_exceeded"
+    retryable = False
+
+
 class StreamAbandoned(PoolError):
     """No web process read the stream for `orphan_grace_s`; the engine stopped working for it."""
 

@@ -1,7 +1,8 @@
 """What a web process sends to one engine: new requests and aborts, at most one call under way.
 
-What arrives during a call goes with the next one. So a burst of requests reaches the engine as one batch
-and is prefilled together, an abort never overtakes its own request, and a token never costs a call.
+What arrives during a call goes with the next one. So a burst of requests reaches the engine as one
+batch and is prefilled together, an abort never overtakes its own request, and a token never costs a
+call.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ Refusals = dict[str, str]
 
 
 class EngineGate(Protocol):
-    """The way to engine actors. Raises in both: InstanceLost when the actor does not answer in time."""
+    """The way to engine actors. Both raise InstanceLost when the actor does not answer in time."""
 
     async def submit(self, actor: str, blob: bytes) -> Refusals:
         """Hands over msgpack of a list of EngineRequests; returns those that were refused."""

@@ -1,6 +1,7 @@
 """Calls to engine actors over Ray. The only module of the web process that knows Ray.
 
-Ray is imported and joined in a thread when the process starts: it takes seconds, and pages answer meanwhile.
+Ray is imported and joined in a thread when the process starts: it takes seconds, and pages answer
+meanwhile.
 """
 
 import asyncio

@@ -6,8 +6,8 @@ for a moment), when its consumer reads too slowly, or when it has just been resu
 frames are dropped and the log is read in pages, at the consumer's pace, until nothing is left. So a
 slow consumer costs a bounded buffer.
 
-Ends without a result are typed (errors.py): the store lost its memory or stays away, another process
-took the stream over. A dead instance is loss_watch.py's business.
+Ends without a result are typed (errors.py): the store lost its memory or stays away, another
+process took the stream over. A dead instance is loss_watch.py's business.
 """
 
 import asyncio

@@ -28,6 +28,9 @@ class Call:
     accepted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once an engine has taken the request: from now on the answer's status is 200."""
     engine_ids: list[str] = field(default_factory=list)
+    """Of all choices of all prompts, as engines know them."""
+    parent_ids: list[str] = field(default_factory=list)
+    """Of the prompts."""
     instance: str = ""
     dispatch_reason: str = ""
     prompt_tokens: int = 0

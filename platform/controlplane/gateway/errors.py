@@ -44,6 +44,7 @@ _POOL_STATUS = {
     "instance_lost": (503, OVERLOADED_RETRY_S),
     "engine_refused": (503, OVERLOADED_RETRY_S),
     "engine_failed": (503, STARTING_RETRY_S),
+    "context_length_exceeded": (400, None),
     "stream_not_found": (404, None),
     "stream_superseded": (410, None),
     "stream_abandoned": (410, None),

@@ -1,7 +1,8 @@
 """Requests and answers of the API, without Django's middleware.
 
-The API has no sessions, cookies or forms; Django's request cycle with its thread hops would cost more
-than everything else that the gateway does for a token. Known to this file: ASGI, limits, headers.
+The API has no sessions, cookies or forms; Django's request cycle with its thread hops would cost
+more than all else that the gateway does for a short answer. Known to this file: ASGI, limits,
+headers.
 """
 
 import asyncio
@@ -21,11 +22,11 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BODY_MAX_BYTES: Final = 16 * 1024 * 1024
-"""A prompt of a million tokens is about 5 MB of JSON; nothing that can be served is larger than this."""
+"""A prompt of a million tokens is about 5 MB of JSON; nothing that can be served is larger."""
 BODY_TIMEOUT_S: Final = 60.0
 """For the whole body to arrive."""
 PING_EVERY_S: Final = 10.0
-"""Silence before a comment is sent; with PING_CHECK_S at most 15 s pass between two signs of life."""
+"""Silence before a comment is sent; with PING_CHECK_S at most 14 s pass without a sign of life."""
 PING_CHECK_S: Final = 4.0
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")

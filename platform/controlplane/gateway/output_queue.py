@@ -1,8 +1,8 @@
 """The outputs of one request between the front end and the answer, one item an engine step.
 
-It stands for vLLM's RequestOutputCollector, which merges outputs when the consumer is slower than the
-engine. Merged outputs depend on timing; chunks that do not can be numbered, and a replay of the log on
-another web process gives the same numbers. The token reader keeps the queue bounded (`unread`).
+It stands for vLLM's RequestOutputCollector, which merges outputs when the consumer is slower than
+the engine. Merged outputs depend on timing; chunks that do not can be numbered, and a replay of the
+log on another web process gives the same numbers. The token reader keeps the queue bounded.
 """
 
 import asyncio

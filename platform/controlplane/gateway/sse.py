@@ -1,10 +1,10 @@
 """Numbers the events of a stream, so that it can be resumed after any of them.
 
 An event's id is `<request id>:<ordinals>`: how many chunks of each choice have been sent, joined by
-dots, then those that belong to no choice (usage). The chunks of one choice follow from the tokens in
-the log alone, whatever the timing; so another web process that replays the log gives the same chunk
-the same ordinal, and drops what the client has. Between choices the order may differ, hence one
-ordinal each. Pure: text in, text out.
+dots, then those that belong to no choice (usage). The chunks of one choice follow from the tokens
+in the log alone, whatever the timing; so another web process that replays the log gives the same
+chunk the same ordinal, and drops what the client has. Between choices the order may differ, hence
+one ordinal each. Pure: text in, text out.
 """
 
 import re

@@ -58,18 +58,15 @@ class Views:
 
     async def models(self, request: ApiRequest) -> ApiResponse:
         await self._authenticate(request)
-        listed = await self._runtime.ready_front().models.show_available_models()
-        return ApiResponse(
-            body=listed.model_dump_json(exclude={"data": {"__all__": {"permission"}}}).encode()
-        )
+        cards = await self._runtime.ready_front().model_cards()
+        return ApiResponse(body=json.dumps({"object": "list", "data": cards}).encode())
 
     async def model(self, request: ApiRequest) -> ApiResponse:
         await self._authenticate(request)
         name = request.path.removeprefix("/v1/models/")
-        listed = await self._runtime.ready_front().models.show_available_models()
-        for card in listed.data:
-            if card.id == name:
-                return ApiResponse(body=card.model_dump_json(exclude={"permission"}).encode())
+        for card in await self._runtime.ready_front().model_cards():
+            if card["id"] == name:
+                return ApiResponse(body=json.dumps(card).encode())
         raise ApiError(404, f"The model `{name}` does not exist.", "model_not_found", "model")
 
     async def chat_completions(self, request: ApiRequest) -> ApiResponse:

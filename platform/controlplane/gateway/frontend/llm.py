@@ -87,6 +87,7 @@ class PoolLLM(AsyncLLM):
     ) -> AsyncGenerator[RequestOutput, None]:
         """As AsyncLLM.generate, for rendered prompts. The outputs are not merged.
 
+        Closing the generator ends nothing: the owner of the call does, by `end` or `detach`.
         Raises, while iterated: VLLMValidationError, StreamFailed.
         """
         # Read here and not in the generator, which may run in another task than the door's.
@@ -110,10 +111,10 @@ class PoolLLM(AsyncLLM):
         queue = OutputQueue(request_id, lambda: self._note_taken(ids))
         text, _, _ = extract_prompt_components(self.model_config, prompt)
         for index, child in enumerate(children):
-            self._claim(child.request_id)
+            self._claim(call, child.request_id)
             self.output_processor.add_request(child, text, parent, index, queue)
-            self._calls[child.request_id] = call
         call.engine_ids += ids
+        call.parent_ids.append(request_id)
         try:
             await self._begin(call, children, queue)
             call.accepted.set()
@@ -125,18 +126,14 @@ class PoolLLM(AsyncLLM):
         except PoolError as error:
             call.failure = error
             raise StreamFailed(error) from error
-        finally:
-            self._client.dispatcher.abort(self._release(call, ids))
-            # Of several choices vLLM keeps a parent under this id.
-            self.output_processor.abort_requests([request_id], internal=True)
 
     def end(self, call: Call) -> None:
         """Aborts at their engines what a call has not finished. Safe to call again."""
-        self._client.dispatcher.abort(self._release(call, call.engine_ids))
+        self._client.dispatcher.abort(self._release(call))
 
     def detach(self, call: Call) -> list[str]:
         """Lets go of a call whose client left, without aborting it; returns what still runs."""
-        mine = self._release(call, call.engine_ids)
+        mine = self._release(call)
         streams = self._client.reader.streams_of(mine)
         for stream in streams:
             stream.unread = _nothing
@@ -254,20 +251,24 @@ class PoolLLM(AsyncLLM):
             payload=bytes(self._encoder.encode(request)[0]),
         )
 
-    def _release(self, call: Call, engine_ids: Sequence[str]) -> list[str]:
-        """Forgets those of the requests that still are this call's, and returns them."""
-        mine = [i for i in engine_ids if self._calls.get(i) is call]
+    def _release(self, call: Call) -> list[str]:
+        """Forgets those of a call's requests that are still its own, and returns them."""
+        mine = [i for i in call.engine_ids if self._calls.get(i) is call]
         for engine_id in mine:
             del self._calls[engine_id]
         self.output_processor.abort_requests(mine, internal=True)
+        if len(mine) > 1:
+            # vLLM keeps the parent of several choices under the id that they share.
+            self.output_processor.abort_requests(call.parent_ids, internal=True)
         return mine
 
-    def _claim(self, engine_id: str) -> None:
-        """Takes a request over from an older connection of this process, which ends."""
-        if old := self._calls.pop(engine_id, None):
+    def _claim(self, call: Call, engine_id: str) -> None:
+        """Makes a request this call's; an older connection of this process to it ends."""
+        if call.is_resumed:
+            # Before the new state is there, or the news would reach that.
             self._client.reader.supersede(engine_id)
             self.output_processor.abort_requests([engine_id], internal=True)
-            logger.info("%s: resumed in the process that served it", old.request_id)
+        self._calls[engine_id] = call
 
     def _note_taken(self, engine_ids: Sequence[str]) -> None:
         for engine_id in engine_ids:

@@ -6,6 +6,7 @@ when it does not fit. Importing this module takes seconds of CPU time: import it
 """
 
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -88,6 +89,7 @@ class FrontEnd:
     chat: PoolChat
     completion: PoolCompletion
     tokenization: ServingTokenization
+    loaded_unix_s: int
 
     def fields(self, endpoint: str) -> frozenset[str]:
         """Returns the names of all fields that vLLM's request has."""
@@ -102,6 +104,12 @@ class FrontEnd:
         # vLLM's own validators raise this through pydantic.
         except VLLMValidationError as error:
             raise from_validation(error) from None
+
+    async def model_cards(self) -> list[dict[str, Any]]:
+        """Returns the models that are served, as OpenAI describes them."""
+        listed = await self.models.show_available_models()
+        ours = {"owned_by": "ferry", "created": self.loaded_unix_s}
+        return [card.model_dump(exclude={"permission"}) | ours for card in listed.data]
 
     async def chunks(self, request: Any) -> AsyncGenerator[str, None]:
         """Returns the answer's events as vLLM makes them. Raises: ApiError."""
@@ -164,7 +172,7 @@ async def _checked(making: Awaitable[Any]) -> Any:
 
 
 def load(settings: FrontEndSettings, client: PoolClient) -> FrontEnd:
-    """Reads the model's configuration and tokenizer. Blocking, seconds. Raises: whatever is wrong."""
+    """Reads the model's configuration and tokenizer; takes seconds. Raises: whatever is wrong."""
     # As vLLM's own render server does: no engine here, so no KV cache to warn about.
     vllm.envs.VLLM_CPU_KVCACHE_SPACE = 0
     args = AsyncEngineArgs(
@@ -215,4 +223,4 @@ def load(settings: FrontEndSettings, client: PoolClient) -> FrontEnd:
         enable_prompt_tokens_details=True,
     )
     tokenization = ServingTokenization(models, renderer, request_logger=None, **template)
-    return FrontEnd(llm, models, chat, completion, tokenization)
+    return FrontEnd(llm, models, chat, completion, tokenization, int(time.time()))
