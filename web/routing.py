@@ -1,16 +1,10 @@
-"""The WebSocket routes of the pages: same origin and a login, before anything else happens."""
+"""The WebSocket routes of the pages; `controlplane/application.py` asks for origin and session."""
 
 from typing import Any
 
-from channels.auth import AuthMiddlewareStack
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.urls import path
 
 from web.consumers import LiveConsumer
 from web.messages import PATH
 
-websocket_urlpatterns: list[Any] = [
-    path(
-        PATH.lstrip("/"), AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))
-    ),
-]
+websocket_urlpatterns: list[Any] = [path(PATH.lstrip("/"), LiveConsumer.as_asgi())]

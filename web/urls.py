@@ -16,4 +16,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("live/snapshot/", status.live_snapshot, name="live-snapshot"),
     path("status/", status.status, name="status"),
     path("playground/", playground.playground, name="playground"),
+    path("playground/stream/", playground.stream, name="playground-stream"),
+    path("playground/stop/", playground.stop, name="playground-stop"),
 ]

@@ -2,6 +2,7 @@
 
 import logging
 
+from controlplane.fleet.observer import fleet_watch
 from controlplane.gateway.exchange import Receive, Send
 from controlplane.gateway.runtime import Runtime
 
@@ -14,8 +15,10 @@ async def run_lifespan(receive: Receive, send: Send, runtime: Runtime) -> None:
         message = await receive()
         if message["type"] == "lifespan.startup":
             await runtime.start()
+            fleet_watch().start()
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
+            await fleet_watch().stop()
             await runtime.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return

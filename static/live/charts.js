@@ -177,7 +177,7 @@ export class Charts {
     const labels = this.labels(lines, emphasised, range, scale, height, colour);
     const layout = this.layout(chart, range, scale, end_s, colour);
     layout.annotations.push(...labels);
-    if (!known.length) layout.annotations.push(emptyWords(chart, this.points.length, colour));
+    if (!known.length) layout.annotations.push(emptyWords(chart, this.points.at(-1), colour));
     this.revision += 1;
     window.Plotly.react(element, traces, { ...layout, datarevision: this.revision }, {
       displayModeBar: false, responsive: false, doubleClick: false,
@@ -308,13 +308,14 @@ function threshold(y, colour) {
   };
 }
 
-/** @param {Chart} chart @param {number} count @param {(name: string) => string} colour */
-function emptyWords(chart, count, colour) {
+/** @param {Chart} chart @param {any} last the newest point @param {(name: string) => string} colour */
+function emptyWords(chart, last, colour) {
   let words = "No points yet. They come one a second.";
-  if (count) words = chart.steps ? "Nothing runs, so every instance is as free as can be." : "No report.";
+  if (last) words = "No instance reports.";
+  if (chart.steps && last && last.used_percent !== null) words = "Nothing runs, so every instance is as free as can be.";
   return {
-    xref: "paper", x: 0.5, yref: "paper", y: 0.2, text: words, showarrow: false,
-    font: { size: 12, color: colour("--text-2") },
+    xref: "paper", x: 0.5, yref: "paper", y: 0.5, text: words, showarrow: false,
+    bgcolor: colour("--surface"), borderpad: 6, font: { size: 12, color: colour("--text-2") },
   };
 }
 

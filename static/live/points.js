@@ -65,7 +65,7 @@ export function axisRange(key, values, before) {
     return [Math.min(from, -160, before?.[0] ?? 0), Math.max(to, 2000, before?.[1] ?? 0)];
   }
   if (key === "kv") return [0, Math.max(125, before?.[1] ?? 0)];
-  return [0, Math.max(roundUp(high * 1.05), 10, before?.[1] ?? 0)];
+  return [0, Math.max(roundUp(high * 1.05), 20, before?.[1] ?? 0)];
 }
 
 /** @param {string} key @param {[number, number]} range */

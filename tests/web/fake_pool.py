@@ -1,4 +1,4 @@
-"""A made-up pool that reports to a real store, so that the pages can be seen with 0 to 500 instances.
+"""A made-up pool that reports to a real store, to see the pages with 0 to 500 instances.
 
     python -m tests.web.fake_pool --url redis://127.0.0.1:16379/0 --instances 8
 
@@ -167,7 +167,8 @@ def fill_history(store: "redis.Redis[bytes]", count: int, now_unix_s: float) -> 
     from engine_pool.view import SAMPLES, _encode
 
     pipe = store.pipeline(transaction=False)
-    for ago_s in range(600, 0, -1):
+    # Points further apart than 5 s would be gaps.
+    for ago_s in range(600, 0, -1 if count <= 16 else -4):
         if 300 > ago_s > 270:
             continue
         at = now_unix_s - ago_s

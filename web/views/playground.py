@@ -1,14 +1,161 @@
-"""The playground: does the model answer, how fast, and from which instance?"""
+"""The playground: does the model answer, how fast, and from which instance?
 
-from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_safe
+It speaks to the gateway in this process, with the operator's session and a tenant of its own, so no API
+key is ever in the browser. Everything else is as at `/v1/chat/completions`: checks, dispatch, records.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.views.decorators.csrf import ensure_csrf_cookie
+from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.fleet.observer import fleet_watch
+from controlplane.fleet.permissions import is_operator
+from controlplane.gateway import completions, resume
+from controlplane.gateway.call import Call
+from controlplane.gateway.completions import Completion, EventStream
+from controlplane.gateway.errors import ApiError, error_body
+from controlplane.gateway.runtime import runtime
+from controlplane.gateway.sse import Mark, parse_mark
+from controlplane.tenants.models import Tenant
+from controlplane.tenants.selectors import KeyPolicy
+from engine_pool.types import PriorityClass
 from web.views.frame import operators_only, render_page
+
+TENANT_SLUG: Final = "playground"
+EVENTS: Final = "text/event-stream; charset=utf-8"
+ENDPOINT: Final = "chat"
+LEFT_ALONE_S: Final = 30.0
+"""How long an answer goes on when its page lost the connection; long enough to come back."""
+
+_open: dict[str, Completion] = {}
+"""Streams of this process by request id, so that Stop can end one that might be resumed."""
 
 
 @operators_only
 @require_safe
+@ensure_csrf_cookie
 def playground(request: HttpRequest) -> HttpResponse:
     picture = fleet_watch().observer.look()
-    return render_page(request, "playground/page.html", picture, {"page": "playground"})
+    config = {
+        "model": settings.SERVED_MODEL_NAME,
+        "base_url": request.build_absolute_uri("/v1"),
+    }
+    context = {"page": "playground", "model": settings.SERVED_MODEL_NAME, "config": config}
+    return render_page(request, "playground/page.html", picture, context)
+
+
+@require_POST
+async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Streams an answer as events; with `Last-Event-ID`, goes on with one after that event."""
+    try:
+        await _check_operator(request)
+        policy = await sync_to_async(tenant_policy)()
+        completion, after = await _completion(request, policy)
+    except ApiError as error:
+        return JsonResponse(error_body(error), status=error.status)
+    events = EventStream(runtime(), runtime().ready_front(), completion, after)
+    response = StreamingHttpResponse(_events(events, completion), content_type=EVENTS)
+    response["Cache-Control"] = "no-cache"
+    response["X-Accel-Buffering"] = "no"
+    return response
+
+
+@require_POST
+async def stop(request: HttpRequest) -> HttpResponse:
+    """Ends a stream for good: its engine stops as soon as the page closes the connection."""
+    try:
+        await _check_operator(request)
+    except ApiError as error:
+        return JsonResponse(error_body(error), status=error.status)
+    completion = _open.get(request.headers.get("X-Stream-Id", ""))
+    if completion is not None:
+        completion.detach_s = 0.0
+    return HttpResponse(status=204)
+
+
+def tenant_policy() -> KeyPolicy:
+    """Returns what the playground's own tenant may do. Raises: ApiError 403 when it is inactive."""
+    tenant, _ = Tenant.objects.get_or_create(slug=TENANT_SLUG, defaults={"name": "Playground"})
+    if not tenant.is_active:
+        raise ApiError(403, f"The tenant {TENANT_SLUG!r} is not active.", "permission_denied")
+    return KeyPolicy(
+        key_id=0,
+        secret_digest="",
+        tenant_id=tenant.pk,
+        tenant=tenant.slug,
+        priority_class=PriorityClass(tenant.priority_class),
+        expires_at=None,
+        is_active=True,
+    )
+
+
+async def _check_operator(request: HttpRequest) -> None:
+    if not is_operator(await request.auser()):
+        raise ApiError(403, "Needs the operator role: log in again.", "permission_denied")
+
+
+async def _completion(request: HttpRequest, policy: KeyPolicy) -> tuple[Completion, Mark | None]:
+    front = runtime().ready_front()
+    last_event_id = request.headers.get("Last-Event-ID")
+    if last_event_id is None:
+        completion = completions.read(runtime(), front, ENDPOINT, request.body, policy)
+        if not completion.request.stream:
+            raise ApiError(400, "The playground only streams.", param="stream")
+        completion.detach_s = min(LEFT_ALONE_S, runtime().client.config.orphan_grace_s)
+        return completion, None
+    mark = parse_mark(last_event_id)
+    if mark is None:
+        raise ApiError(400, "Last-Event-ID must be the id of an event.", param="Last-Event-ID")
+    found = await resume.find(
+        runtime().client.store, mark.request_id, endpoint=ENDPOINT, tenant_id=policy.tenant_id
+    )
+    parsed = completions.to_request(front, found.call, resume.body_of(found))
+    return Completion(found.call, parsed, found.created_unix_s), mark
+
+
+async def _events(events: EventStream, completion: Completion) -> AsyncIterator[str]:
+    """Yields the gateway's events, and ours about where the answer comes from and how fast."""
+    call = completion.call
+    _open[call.request_id] = completion
+    told = ""
+    try:
+        await events.start()
+        async for event in events:
+            if call.instance != told:
+                told = call.instance
+                yield _ours({"request_id": call.request_id, "instance": told})
+            yield event
+        yield _ours(_ending(call))
+    except ApiError as error:
+        yield f"data: {json.dumps(error_body(error))}\n\n"
+    finally:
+        _open.pop(call.request_id, None)
+        await events.aclose()
+
+
+def _ending(call: Call) -> dict[str, Any]:
+    first_s, last_s = call.first_token_s, call.last_token_s
+    decode_s = (last_s - first_s) if first_s is not None and last_s is not None else 0.0
+    return {
+        "request_id": call.request_id,
+        "instance": call.instance,
+        # A resumed answer's times would be those of the replay.
+        "ttft_ms": None
+        if first_s is None or call.is_resumed
+        else (first_s - call.arrived_s) * 1000,
+        "tokens_per_s": None
+        if call.is_resumed or decode_s <= 0
+        else (call.output_tokens - 1) / decode_s,
+        "output_tokens": call.output_tokens,
+        "prompt_tokens": call.prompt_tokens,
+    }
+
+
+def _ours(data: dict[str, Any]) -> str:
+    return f"event: ferry\ndata: {json.dumps(data)}\n\n"

@@ -21,6 +21,8 @@ from django.db import DatabaseError, close_old_connections, connection
 
 from controlplane.fleet import charts, parts, picture, tiles
 from controlplane.fleet.history import PoolHistory
+from controlplane.fleet.latency import LatencyWindow, read_buckets
+from controlplane.gateway.metrics import TTFT_S
 from engine_pool import view
 from engine_pool.client import pool_client
 from engine_pool.live_view import LiveView
@@ -64,7 +66,7 @@ class Observer:
         live: LiveView,
         *,
         desired: int,
-        latency: Callable[[], tiles.Latency] = tiles.Latency,
+        latency: Callable[[float], tiles.Latency] = lambda now_s: tiles.Latency(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._live = live
@@ -135,7 +137,7 @@ class Observer:
             self._history.requests_ended.rate(tiles.LATENCY_WINDOW_S, now_unix_s),
             self._history.output_tokens.rate(tiles.RATE_WINDOW_S, now_unix_s),
             self._history.prompt_tokens.rate(tiles.RATE_WINDOW_S, now_unix_s),
-            self._latency(),
+            self._latency(now_unix_s),
         )
         totals = tiles.totals_of(rows, rates, self._desired, now_unix_s)
         judged = parts.parts_of(self._now_probes(), rows, self._desired, now_unix_s)
@@ -153,7 +155,7 @@ class Observer:
             strip=parts.strip_of(judged, rows, self._desired, now_unix_s),
             events=picture.event_rows(list(self._live.events)),
             point=charts.live_point(
-                rows, series, rates.output_tokens, rates.prompt_tokens, now_unix_s
+                rows, series, totals.output_tokens_per_s, totals.prompt_tokens_per_s, now_unix_s
             ),
         )
 
@@ -277,5 +279,6 @@ def fleet_watch() -> Watch:
     client = pool_client()
     config = client.config
     model = config.served_model_name or config.model.rstrip("/").rpartition("/")[2]
-    observer = Observer(client.view, desired=config.instances)
+    ttft = LatencyWindow(lambda: read_buckets(TTFT_S))
+    observer = Observer(client.view, desired=config.instances, latency=ttft.latency)
     return Watch(observer, client.store, pool=config.pool, model=model)
