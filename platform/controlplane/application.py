@@ -1,34 +1,38 @@
 """The API, the pages, and the sockets of both, behind one ASGI application."""
 
-from channels.auth import AuthMiddlewareStack
+from typing import Any
+
 from channels.routing import URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
-from django.core.handlers.asgi import ASGIHandler
+from django.urls import path
 
 from controlplane.gateway.app import PREFIXES, GatewayApp
+from controlplane.gateway.consumers import ResponsesConsumer
 from controlplane.gateway.exchange import Receive, Scope, Send
-from controlplane.gateway.routing import websocket_urlpatterns as gateway_sockets
 from controlplane.gateway.runtime import runtime
 from controlplane.lifespan import run_lifespan
+from controlplane.pages import PagesApp
 from controlplane.tenants.key_cache import KeyCache
 from web.routing import websocket_urlpatterns as page_sockets
 
 keys = KeyCache()
-pages = ASGIHandler()
+pages = PagesApp()
 api = GatewayApp(runtime(), keys)
-api_sockets = URLRouter(gateway_sockets)
-# A page's socket has the session's rights, so it must come from a page of ours.
-page_router = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(page_sockets)))
+api_socket: Any = ResponsesConsumer.as_asgi(runtime=runtime(), keys=keys)
+# The pages' sockets check origin and session themselves (web/routing.py).
+sockets = URLRouter([path("v1/responses", api_socket), *page_sockets])
+_socket_paths = {f"/{pattern.pattern}" for pattern in sockets.routes}
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Hands a connection to the part that answers it."""
-    kind = scope["type"]
-    if kind == "lifespan":
+    if scope["type"] == "lifespan":
         await run_lifespan(receive, send, runtime())
-    elif kind == "http":
+    elif scope["type"] == "http":
         is_api = scope["path"].startswith(PREFIXES)
         await (api if is_api else pages)(scope, receive, send)
+    elif scope["path"] in _socket_paths:
+        await sockets(scope, receive, send)
     else:
-        is_api = scope["path"].startswith("/v1/")
-        await (api_sockets if is_api else page_router)(scope, receive, send)
+        # Before the handshake is accepted, the server makes a 403 of it.
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})

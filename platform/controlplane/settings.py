@@ -1,4 +1,4 @@
-"""Django's settings, read once from the environment. The pool's own stand in `engine_pool/config.py`."""
+"""Django's settings, read once from the environment; the pool's: `engine_pool/config.py`."""
 
 import os
 from pathlib import Path
@@ -61,8 +61,11 @@ MIGRATION_MODULES = {
     "fleet": "controlplane.fleet.schema_migrations",
 }
 
+# For the pages, the admin and /api/v1 alone; /v1 has none of it (gateway/exchange.py).
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "controlplane.middleware.ContentSecurityPolicy",
+    "servestatic.middleware.ServeStaticMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -116,6 +119,16 @@ TOOL_PARSER = env.str("FERRY_TOOL_PARSER", default="hermes")
 REASONING_PARSER = env.str("FERRY_REASONING_PARSER", default="")
 """vLLM's parser of reasoning; empty: the model does not reason."""
 
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "controlplane.storage.StaticFiles"},
+}
+# Files under their plain names too: a tool's own scripts, and the time before `collectstatic`.
+SERVESTATIC_USE_FINDERS = True
+SERVESTATIC_USE_BROTLI = False
+SERVESTATIC_USE_ZSTD = False
+"""gzip alone: brotli takes half a minute for Plotly, on every first start, for 15 % fewer bytes."""
+
 STATIC_URL = "/static/"
 STATIC_ROOT = VAR_DIR / "static"
 STATICFILES_DIRS = [
@@ -137,4 +150,52 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SERVE_INCLUDE_SCHEMA": False,
+}
+
+SESSION_COOKIE_SAMESITE = "Lax"
+SECURE_REFERRER_POLICY = "same-origin"
+# Behind a proxy that ends TLS: cookies go over TLS alone.
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("FERRY_HTTPS", default=False)
+CSRF_TRUSTED_ORIGINS = env.list("FERRY_TRUSTED_ORIGINS", default=[])
+
+# The store carries the broker's queues and the sockets' groups beside the pool's own keys.
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [POOL.redis_url]},
+    }
+}
+CELERY_BROKER_URL = POOL.redis_url
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "ferry:celery:"}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_TIME_LIMIT = 60
+"""Seconds; every task here is done within one."""
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+
+RECORDS_KEPT_DAYS = env.int("FERRY_RECORDS_KEPT_DAYS", default=30)
+"""Rows of requests and fleet events that are older are deleted."""
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "filters": {"secrets": {"()": "controlplane.log_filter.HideSecrets"}},
+    "formatters": {"plain": {"format": "%(levelname)s %(name)s: %(message)s"}},
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "plain",
+            "filters": ["secrets"],
+        }
+    },
+    "root": {"handlers": ["stderr"], "level": env.str("FERRY_LOG_LEVEL", default="INFO")},
+    "loggers": {
+        # They say at INFO what nobody asked for.
+        "httpx": {"level": "WARNING"},
+        "vllm": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.beat": {"level": "WARNING"},
+        "uvicorn.error": {"level": "WARNING"},
+    },
 }

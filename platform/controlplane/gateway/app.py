@@ -70,7 +70,10 @@ class GatewayApp:
         try:
             await exchange.send_response(send, request, response)
         finally:
-            access_log.info(
+            # Whoever asks every second for signs of life would fill the log.
+            level = logging.DEBUG if request.method == "GET" else logging.INFO
+            access_log.log(
+                level,
                 "%s %s %d %.0f ms id=%s",
                 request.method,
                 request.path,

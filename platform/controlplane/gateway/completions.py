@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from controlplane.gateway import metrics
 from controlplane.gateway.call import Call, current_call
@@ -20,13 +20,12 @@ from controlplane.gateway.errors import ApiError
 from controlplane.gateway.fields import check_fields, class_of
 from controlplane.gateway.resume import record_fields
 from controlplane.gateway.runtime import Runtime
-from controlplane.gateway.sse import Mark, Numbering
 from controlplane.tenants.selectors import KeyPolicy
 
 if TYPE_CHECKING:
     from controlplane.gateway.frontend.serving import FrontEnd
 
-ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-"}
+ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "chatcmpl-"}
 """What vLLM, like OpenAI, puts before the ids of each endpoint."""
 
 
@@ -88,6 +87,16 @@ async def answer(runtime: Runtime, front: "FrontEnd", completion: Completion) ->
     return text
 
 
+class ChunkEvents(Protocol):
+    """Makes what a client gets of vLLM's chunks: sse.Numbering, responses.ResponseEvents."""
+
+    has_failed: bool
+    """A chunk said that the answer failed."""
+
+    def event(self, chunk: str) -> str | None:
+        """Returns the event for a chunk, None when this client gets none."""
+
+
 class EventStream:
     """A streamed answer. `start` it, iterate, and close it whatever happens."""
 
@@ -96,14 +105,12 @@ class EventStream:
         runtime: Runtime,
         front: "FrontEnd",
         completion: Completion,
-        after: Mark | None = None,
+        events: ChunkEvents,
     ) -> None:
         self._front = front
         self._completion = completion
         self._ending = Ending(runtime, front, completion)
-        self._numbering = Numbering(
-            completion.call.request_id, completion.choices, completion.created_unix_s, after
-        )
+        self._events = events
         self._chunks: AsyncGenerator[str, None] | None = None
         self._first: asyncio.Future[str | None] | None = None
 
@@ -136,7 +143,7 @@ class EventStream:
             if chunk is None:
                 self._note_end()
                 raise StopAsyncIteration
-            event = self._numbering.event(chunk)
+            event = self._events.event(chunk)
             if event is not None:
                 return event
 
@@ -156,7 +163,7 @@ class EventStream:
         if failure is not None:
             self._ending.fail(self._front.error_of(failure))
         else:
-            self._ending.outcome = "failed" if self._numbering.has_failed else "completed"
+            self._ending.outcome = "failed" if self._events.has_failed else "completed"
 
 
 class Ending:

@@ -172,7 +172,8 @@ def _load_front_end(client: PoolClient) -> "FrontEnd":
     if model.folder is not None:
         # Nothing is to be fetched for a folder, and without a network each try costs seconds.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # Its own handlers would write past our filter for secrets.
+    os.environ["VLLM_CONFIGURE_LOGGING"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     # Millions of objects are made at import and none dies: collecting would only cost a second.
     gc.disable()

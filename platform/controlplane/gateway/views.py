@@ -7,17 +7,20 @@ from typing import Final
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from controlplane.gateway import completions, pool_metrics, resume
+from controlplane.gateway.call import Call
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse
 from controlplane.gateway.fields import check_fields
 from controlplane.gateway.runtime import Runtime
-from controlplane.gateway.sse import Mark, parse_mark
+from controlplane.gateway.sse import Mark, Numbering, parse_mark
 from controlplane.tenants.key_cache import DatabaseAway, KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 
 DETACH_HEADER: Final = "x-ferry-detach-s"
 """Seconds that a stream goes on when its client has left, so that it can be resumed."""
+INSTANCE_HEADER: Final = "x-ferry-instance"
+"""The instance that took the request."""
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
 View = Callable[[ApiRequest], Awaitable[ApiResponse]]
@@ -105,7 +108,7 @@ class Views:
         if completion.request.stream:
             return await self._stream(completion, None)
         body = await completions.answer(self._runtime, front, completion)
-        return ApiResponse(body=body)
+        return ApiResponse(body=body, headers=_place(completion.call))
 
     async def _resume_by_path(self, request: ApiRequest, endpoint: str) -> ApiResponse:
         policy = await self._authenticate(request)
@@ -127,13 +130,15 @@ class Views:
         return await self._stream(Completion(found.call, request, found.created_unix_s), mark)
 
     async def _stream(self, completion: Completion, after: Mark | None) -> ApiResponse:
-        events = EventStream(self._runtime, self._runtime.ready_front(), completion, after)
+        call = completion.call
+        numbering = Numbering(call.request_id, completion.choices, completion.created_unix_s, after)
+        events = EventStream(self._runtime, self._runtime.ready_front(), completion, numbering)
         try:
             await events.start()
         except BaseException:
             await events.aclose()
             raise
-        return ApiResponse(content_type=EVENTS, stream=events)
+        return ApiResponse(content_type=EVENTS, stream=events, headers=_place(call))
 
     async def _authenticate(self, request: ApiRequest) -> KeyPolicy:
         """Returns what the request's key allows. Raises: ApiError 401, 503 without a database."""
@@ -200,6 +205,10 @@ def _by_pattern(method: str, path: str) -> tuple[dict[str, str], str | None]:
         case ["v1", "completions", _, "events"]:
             doors = {"GET": "completion_events"}
     return doors, doors.get(method)
+
+
+def _place(call: Call) -> dict[str, str]:
+    return {INSTANCE_HEADER: call.instance} if call.instance else {}
 
 
 def _mark(text: str) -> Mark:

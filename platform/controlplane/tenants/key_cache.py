@@ -46,7 +46,7 @@ class _Entry:
 
 
 class KeyCache:
-    """One a web process. The queries run in a thread of their own, so a slow one holds up no page."""
+    """One a web process. Its queries have a thread of their own: a slow one holds up no page."""
 
     def __init__(
         self,

@@ -142,12 +142,14 @@ class FrontEnd:
 
 _REQUESTS: Final[Mapping[str, TypeAdapter[Any]]] = {
     "chat": TypeAdapter(ChatCompletionRequest),
+    "responses": TypeAdapter(ChatCompletionRequest),
     "completions": TypeAdapter(CompletionRequest),
     "tokenize": TypeAdapter(TokenizeRequest),
     "detokenize": TypeAdapter(DetokenizeRequest),
 }
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "chat": frozenset(ChatCompletionRequest.model_fields),
+    "responses": frozenset(ChatCompletionRequest.model_fields),
     "completions": frozenset(CompletionRequest.model_fields),
     "tokenize": frozenset(TokenizeChatRequest.model_fields)
     | frozenset(TokenizeCompletionRequest.model_fields),

@@ -1,0 +1,36 @@
+"""The worker: `celery -A controlplane.celery worker --beat`."""
+
+import os
+from typing import Final
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+
+app = Celery("ferry")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+COPY_EVENTS_EVERY_S: Final = 3.0
+"""The store keeps 1000 events, so even a burst is copied in time."""
+BEAT_EVERY_S: Final = 5.0
+FORGET_EVERY_S: Final = 3600.0
+
+# A task that could not run in time is superseded by the next one: it must not pile up.
+app.conf.beat_schedule = {
+    "beat": {
+        "task": "controlplane.fleet.tasks.beat",
+        "schedule": BEAT_EVERY_S,
+        "options": {"expires": BEAT_EVERY_S},
+    },
+    "copy fleet events": {
+        "task": "controlplane.fleet.tasks.copy_events",
+        "schedule": COPY_EVENTS_EVERY_S,
+        "options": {"expires": COPY_EVENTS_EVERY_S},
+    },
+    "forget old records": {
+        "task": "controlplane.fleet.tasks.forget_old_records",
+        "schedule": FORGET_EVERY_S,
+        "options": {"expires": FORGET_EVERY_S},
+    },
+}

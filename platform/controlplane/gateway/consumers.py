@@ -1,0 +1,168 @@
+"""The API's WebSocket (`/v1/responses`): a door; the protocol stands in responses.py."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from typing import Any, Final
+
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from controlplane.gateway import completions, resume
+from controlplane.gateway.completions import Completion, EventStream
+from controlplane.gateway.errors import ApiError, error_body
+from controlplane.gateway.responses import ResponseEvents, to_chat_body
+from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.views import authenticate
+from controlplane.tenants.key_cache import KeyCache
+from controlplane.tenants.selectors import KeyPolicy
+
+logger = logging.getLogger(__name__)
+
+ENDPOINT: Final = "responses"
+AUTH_TIMEOUT_S: Final = 10.0
+"""Longest time between the handshake and the key."""
+MESSAGE_MAX_CHARS: Final = 16 * 1024 * 1024
+"""As of a body over HTTP."""
+
+GOING_AWAY: Final = 1001
+POLICY: Final = 1008
+INTERNAL: Final = 1011
+TRY_LATER: Final = 1013
+
+
+class ResponsesConsumer(AsyncWebsocketConsumer):
+    """One a socket. `runtime` and `keys` come from `as_asgi`."""
+
+    runtime: Runtime
+    keys: KeyCache
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+        self.runtime = kwargs["runtime"]
+        self.keys = kwargs["keys"]
+        self._policy: KeyPolicy | None = None
+        self._answer: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    async def connect(self) -> None:
+        await self.accept()
+        if self.runtime.is_stopping:
+            await self.close(GOING_AWAY)
+            return
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]}
+        scheme, _, text = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            await self._authenticate(text.strip())
+        else:
+            self._deadline = asyncio.get_running_loop().call_later(
+                AUTH_TIMEOUT_S, lambda: asyncio.ensure_future(self._close_unless_known())
+            )
+
+    async def disconnect(self, code: int) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        await self._stop_answer()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        try:
+            message = _read(text_data)
+            kind = message.get("type")
+            if self._policy is None:
+                if kind != "auth":
+                    raise ApiError(401, "Send your key first.", "invalid_api_key")
+                await self._authenticate(str(message.get("api_key", "")))
+            elif kind == "response.create":
+                self._begin(self._new(message, self._policy), None)
+            elif kind == "response.resume":
+                await self._resume(message, self._policy)
+            elif kind == "response.cancel":
+                await self._stop_answer()
+            else:
+                raise ApiError(400, f"Unknown message type {kind!r}.", param="type")
+        except ApiError as error:
+            await self._say_error(error)
+            if error.status == 401:
+                await self.close(POLICY)
+            elif error.status == 503:
+                await self.close(TRY_LATER)
+
+    async def _authenticate(self, text: str) -> None:
+        try:
+            self._policy = await authenticate(self.keys, text)
+        except ApiError as error:
+            await self._say_error(error)
+            await self.close(POLICY if error.status == 401 else TRY_LATER)
+
+    async def _close_unless_known(self) -> None:
+        if self._policy is None:
+            await self.close(POLICY)
+
+    def _new(self, message: dict[str, Any], policy: KeyPolicy) -> Completion:
+        front = self.runtime.ready_front()
+        raw = json.dumps(to_chat_body(message)).encode()
+        return completions.read(self.runtime, front, ENDPOINT, raw, policy)
+
+    async def _resume(self, message: dict[str, Any], policy: KeyPolicy) -> None:
+        front = self.runtime.ready_front()
+        after = message.get("starting_after", -1)
+        if not isinstance(after, int):
+            raise ApiError(400, "`starting_after` must be a number.", param="starting_after")
+        found = await resume.find(
+            self.runtime.client.store,
+            str(message.get("response_id", "")),
+            endpoint=ENDPOINT,
+            tenant_id=policy.tenant_id,
+        )
+        request = completions.to_request(front, found.call, resume.body_of(found))
+        self._begin(Completion(found.call, request, found.created_unix_s), after)
+
+    def _begin(self, completion: Completion, after: int | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            raise ApiError(
+                400,
+                "An answer is under way on this socket: cancel it, or open another.",
+                "conversation_already_has_active_response",
+            )
+        self._answer = asyncio.create_task(self._run(completion, after))
+
+    async def _run(self, completion: Completion, after: int | None) -> None:
+        events = ResponseEvents(
+            completion.call.request_id,
+            completion.created_unix_s,
+            self.runtime.model_name,
+            after,
+        )
+        stream = EventStream(self.runtime, self.runtime.ready_front(), completion, events)
+        try:
+            await self._say(events.created())
+            await stream.start()
+            async for event in stream:
+                await self._say(event)
+        except ApiError as error:
+            await self._say(events.failed(error_body(error)["error"]))
+        except Exception:
+            logger.exception("response %s failed", completion.call.request_id)
+            await self.close(INTERNAL)
+        finally:
+            await stream.aclose()
+
+    async def _stop_answer(self) -> None:
+        if self._answer is not None:
+            self._answer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._answer
+            self._answer = None
+
+    async def _say(self, event: str | None) -> None:
+        if event is not None:
+            await self.send(event)
+
+    async def _say_error(self, error: ApiError) -> None:
+        await self.send(json.dumps({"type": "error", **error_body(error)}, ensure_ascii=False))
+
+
+def _read(text: str | None) -> dict[str, Any]:
+    if text is None or len(text) > MESSAGE_MAX_CHARS:
+        raise ApiError(400, "A message is a JSON object as text, of at most 16 MiB.")
+    return completions.parse_json(text.encode())
