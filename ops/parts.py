@@ -84,7 +84,8 @@ def list_parts(places: Places) -> tuple[Part, ...]:
         Part(
             "pool",
             (sys.executable, "-m", "engine_pool.main"),
-            needs=("setup", "store", "ray"),
+            # Not "ray": this process waits for Ray itself, and loads what it needs meanwhile.
+            needs=("store",),
             restarts_with=("ray",),
         ),
         Part("worker", _worker_command(settings), needs=("setup", "store", "ready")),
@@ -105,11 +106,11 @@ def web_part(host: str, port: int, name: str = "web") -> Part:
 
 def _ray_command(places: Places) -> tuple[str, ...]:
     return (
-        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),
+        *(sys.executable, "-m", "ops.ray_head", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(places.ray_port)),
         *("--object-store-memory", str(RAY_OBJECT_STORE_BYTES)),
         *("--include-dashboard", "false", "--include-log-monitor", "false"),
-        *("--no-monitor", "--ray-client-server-port", "0", "--dashboard-agent-listen-port", "0"),
+        *("--no-monitor", "--dashboard-agent-listen-port", "0"),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--disable-usage-stats", "--temp-dir", str(places.scratch_dir / "ray")),
     )

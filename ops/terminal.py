@@ -30,7 +30,7 @@ class PartLog:
         self._file = RotatingFileHandler(
             log_dir / f"{name}.log", maxBytes=LOG_BYTES, backupCount=LOG_FILES_KEPT, delay=True
         )
-        self._file.setFormatter(logging.Formatter("%(message)s"))
+        self._file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
 
     def __call__(self, piece: dict[str, bytes]) -> None:
         *lines, self._rest = (self._rest + piece["data"]).split(b"\n")
