@@ -192,7 +192,8 @@ LOGGING = {
     "loggers": {
         # They say at INFO what nobody asked for.
         "httpx": {"level": "WARNING"},
-        "vllm": {"level": "WARNING"},
+        "vllm": {"level": "ERROR"},
+        "torch": {"level": "ERROR"},
         "celery.app.trace": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.beat": {"level": "WARNING"},

@@ -206,6 +206,10 @@ async def _next(chunks: AsyncGenerator[str, None]) -> str | None:
 
 
 def _count(call: Call, outcome: str) -> None:
+    if call.is_resumed:
+        # Its times are those of a replay.
+        metrics.REQUESTS.labels(call.endpoint, f"resumed_{outcome}").inc()
+        return
     metrics.REQUESTS.labels(call.endpoint, outcome).inc()
     label = call.priority_class.value
     metrics.E2E_S.labels(label).observe(time.monotonic() - call.arrived_s)

@@ -44,6 +44,7 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         self._policy: KeyPolicy | None = None
         self._answer: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_cancelling = False
 
     async def connect(self) -> None:
         await self.accept()
@@ -77,7 +78,9 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             elif kind == "response.resume":
                 await self._resume(message, self._policy)
             elif kind == "response.cancel":
+                self._is_cancelling = True
                 await self._stop_answer()
+                self._is_cancelling = False
             else:
                 raise ApiError(400, f"Unknown message type {kind!r}.", param="type")
         except ApiError as error:
@@ -141,6 +144,10 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
                 await self._say(event)
         except ApiError as error:
             await self._say(events.failed(error_body(error)["error"]))
+        except asyncio.CancelledError:
+            if self._is_cancelling:
+                await self._say(events.cancelled())
+            raise
         except Exception:
             logger.exception("response %s failed", completion.call.request_id)
             await self.close(INTERNAL)

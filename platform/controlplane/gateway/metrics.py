@@ -35,6 +35,3 @@ REQUESTS: Final = Counter(
 )
 REJECTIONS: Final = Counter("ferry:rejections", "Requests not taken, by reason.", ["reason"])
 OPEN: Final = Gauge("ferry:open_requests", "Requests under way in this web process.")
-DEGRADED: Final = Gauge(
-    "ferry:degraded", "1 while a dependency does not answer, seen from here.", ["dependency"]
-)

@@ -1,47 +1,74 @@
 """The engines' numbers for Prometheus, taken from their last reports when somebody asks."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import Gauge
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from controlplane.gateway import metrics
 from engine_pool.types import InstanceLoad
 
 if TYPE_CHECKING:
     from controlplane.gateway.runtime import Runtime
 
 _LABELS: Final = ["model_name", "instance"]
-# Counted in the engines and only passed on, so each is set here like a gauge.
 _GAUGES: Final = {
-    name: Gauge(name, text, _LABELS)
-    for name, text in {
-        "vllm:num_requests_running": "Requests in the batch.",
-        "vllm:num_requests_waiting": "Requests in the queue.",
-        "vllm:kv_cache_usage_perc": "Share of the KV cache in use, 0 to 1.",
-        "vllm:num_preemptions_total": "Preemptions since the engine's start.",
-        "vllm:prompt_tokens_total": "Prompt tokens since the engine's start.",
-        "vllm:generation_tokens_total": "Output tokens since the engine's start.",
-        "ferry:requests_ended_total": "Requests that ended since the engine's start.",
-    }.items()
+    "vllm:num_requests_running": "Requests in the batch.",
+    "vllm:num_requests_waiting": "Requests in the queue.",
+    "vllm:kv_cache_usage_perc": "Share of the KV cache in use, 0 to 1.",
 }
-_STATE: Final = Gauge("ferry:instances", "Instances of the pool by state.", ["state"])
+_COUNTERS: Final = {
+    "vllm:num_preemptions": "Preemptions since the engine's start.",
+    "vllm:prompt_tokens": "Prompt tokens since the engine's start.",
+    "vllm:generation_tokens": "Output tokens since the engine's start.",
+    "ferry:engine_requests_ended": "Requests that ended since the engine's start.",
+}
 
 
-def refresh(runtime: "Runtime") -> None:
-    """Brings the numbers up to date."""
-    view = runtime.client.view
-    for gauge in (*_GAUGES.values(), _STATE):
-        gauge.clear()
-    for load in view.loads.values():
-        for name, value in _values(load).items():
-            _GAUGES[name].labels(runtime.model_name, load.instance).set(value)
-    for status in view.statuses.values():
-        _STATE.labels(status.state.value).inc()
-    metrics.DEGRADED.labels("store").set(not view.store_connected)
-    metrics.DEGRADED.labels("ray").set(
-        runtime.client.ray is not None and not runtime.client.ray.is_joined
-    )
-    metrics.DEGRADED.labels("database").set(runtime.records.is_behind)
+class PoolCollector(Collector):
+    """Of one web process; registers itself."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        REGISTRY.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+            **{n: GaugeMetricFamily(n, text, labels=_LABELS) for n, text in _GAUGES.items()},
+            **{n: CounterMetricFamily(n, text, labels=_LABELS) for n, text in _COUNTERS.items()},
+        }
+        view = self._runtime.client.view
+        for load in view.loads.values():
+            for name, value in _values(load).items():
+                families[name].add_metric([self._runtime.model_name, load.instance], value)
+        yield from families.values()
+        states = GaugeMetricFamily("ferry:instances", "Instances by state.", labels=["state"])
+        known = [s.state for s in view.statuses.values()]
+        for state in sorted(set(known)):
+            states.add_metric([state.value], known.count(state))
+        yield states
+        yield self._degraded()
+
+    def _degraded(self) -> Metric:
+        runtime, ray = self._runtime, self._runtime.client.ray
+        away = {
+            "store": not runtime.client.view.store_connected,
+            "ray": ray is not None and not ray.is_joined,
+            "database": runtime.records.is_behind,
+            "front_end": runtime.front is None,
+        }
+        family = GaugeMetricFamily(
+            "ferry:degraded",
+            "1 while a dependency does not answer, seen from this web process.",
+            labels=["dependency"],
+        )
+        for dependency, is_away in away.items():
+            family.add_metric([dependency], float(is_away))
+        return family
 
 
 def _values(load: InstanceLoad) -> dict[str, float]:
@@ -49,8 +76,8 @@ def _values(load: InstanceLoad) -> dict[str, float]:
         "vllm:num_requests_running": len(load.running),
         "vllm:num_requests_waiting": len(load.waiting),
         "vllm:kv_cache_usage_perc": load.used_tokens / max(1, load.capacity_tokens),
-        "vllm:num_preemptions_total": load.preemptions_total,
-        "vllm:prompt_tokens_total": load.prompt_tokens_total,
-        "vllm:generation_tokens_total": load.output_tokens_total,
-        "ferry:requests_ended_total": load.requests_ended_total,
+        "vllm:num_preemptions": load.preemptions_total,
+        "vllm:prompt_tokens": load.prompt_tokens_total,
+        "vllm:generation_tokens": load.output_tokens_total,
+        "ferry:engine_requests_ended": load.requests_ended_total,
     }

@@ -100,6 +100,11 @@ class ResponseEvents:
         self.has_failed = True
         return self._numbered("response.failed", response=self._response("failed", error=error))
 
+    def cancelled(self) -> str | None:
+        """Returns the event that ends an answer that its client has stopped."""
+        self._number += 1
+        return self._numbered("response.failed", response=self._response("cancelled"))
+
     def _completed(self, usage: Mapping[str, Any] | None) -> str | None:
         # What stopped early is incomplete in OpenAI's words; the event's type stays the same.
         status = "incomplete" if self._finish_reason == "length" else "completed"

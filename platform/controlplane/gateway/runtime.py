@@ -15,6 +15,7 @@ import redis
 from django.conf import settings
 
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
+from controlplane.gateway.pool_metrics import PoolCollector
 from controlplane.gateway.records import RecordWriter
 from engine_pool.client import PoolClient, pool_client
 from engine_pool.errors import ConfigError
@@ -39,6 +40,7 @@ class Runtime:
     def __init__(self, client: PoolClient) -> None:
         self.client = client
         self.records = RecordWriter()
+        self.collector = PoolCollector(self)
         self.front: FrontEnd | None = None
         self.is_stopping = False
         self._load_failure = ""

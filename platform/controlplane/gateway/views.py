@@ -6,13 +6,14 @@ from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from controlplane.gateway import completions, pool_metrics, resume
+from controlplane.gateway import completions, resume
 from controlplane.gateway.call import Call
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse
 from controlplane.gateway.fields import check_fields
 from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.sessions import policy_of_session
 from controlplane.gateway.sse import Mark, Numbering, parse_mark
 from controlplane.tenants.key_cache import DatabaseAway, KeyCache
 from controlplane.tenants.selectors import KeyPolicy
@@ -56,7 +57,6 @@ class Views:
         return ApiResponse(503, json.dumps({"reason": reason}).encode())
 
     async def metrics(self, request: ApiRequest) -> ApiResponse:
-        pool_metrics.refresh(self._runtime)
         return ApiResponse(body=generate_latest(), content_type=CONTENT_TYPE_LATEST)
 
     async def models(self, request: ApiRequest) -> ApiResponse:
@@ -141,8 +141,10 @@ class Views:
         return ApiResponse(content_type=EVENTS, stream=events, headers=_place(call))
 
     async def _authenticate(self, request: ApiRequest) -> KeyPolicy:
-        """Returns what the request's key allows. Raises: ApiError 401, 503 without a database."""
+        """Returns what the request's key or session allows. Raises: ApiError 401 or 503."""
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        if not scheme and (policy := await policy_of_session(request)):
+            return policy
         if scheme.lower() != "bearer" or not text:
             raise ApiError(
                 401,
