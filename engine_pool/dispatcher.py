@@ -38,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 TRIES_MAX: Final = 3
 """Instances that a request is offered to: enough for a race or a crash, too few to hide a fault."""
-STORE_TIMEOUT_S: Final = 2.0
-"""For the one round trip before a request is sent; a healthy store takes a millisecond."""
+STORE_TIMEOUT_S: Final = 5.0
+"""For the one round trip before a request is sent: a millisecond, but a burst of hundreds of requests
+keeps this process from its sockets for a second or two, and that must not count as a dead store."""
 
 
 @dataclass(slots=True)
