@@ -6,6 +6,7 @@ One process for the three commands, because each would load Django again.
 """
 
 import argparse
+import os
 import sys
 
 
@@ -14,6 +15,7 @@ def main() -> int:
     parser.add_argument("--url", required=True)
     given = parser.parse_args()
 
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     import django
     from django.core.management import call_command
 
