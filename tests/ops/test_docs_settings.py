@@ -1,0 +1,40 @@
+"""docs/operate.md says what each setting's default is; here it is held to the code."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from engine_pool.config import PoolConfig
+from ops.settings import DEFAULT_HOST, DEFAULT_PORT, SHORT_NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = re.compile(
+    r"^\| `(?P<long>[A-Z_]+)` \| (?:`(?P<short>[A-Z_]+)`)? ?\| (?:`(?P<default>[^`]*)`)? ?\|"
+)
+FIELD_OF = {"FERRY_REQUEST_MAX_AGE_S": "log_live_s", "FERRY_RESUME_S": "log_ended_s"}
+
+
+def documented() -> dict[str, tuple[str | None, str | None]]:
+    rows = (ROW.match(line) for line in (ROOT / "docs/operate.md").read_text().splitlines())
+    return {m["long"]: (m["short"], m["default"]) for m in rows if m}
+
+
+def test_every_short_name_is_documented_with_its_long_one() -> None:
+    assert {v: k for k, v in SHORT_NAMES.items()}.items() <= {
+        long: short for long, (short, _) in documented().items()
+    }.items()
+
+
+@pytest.mark.parametrize("long", [n for n in documented() if n.startswith("FERRY_")])
+def test_a_documented_default_is_the_real_one(long: str) -> None:
+    known = {f.name: f.default for f in fields(PoolConfig)}
+    known |= {"port": DEFAULT_PORT, "host": DEFAULT_HOST}
+    name = FIELD_OF.get(long, long.removeprefix("FERRY_").lower())
+    _, default = documented()[long]
+    if name not in known:
+        assert long in {"FERRY_SECRET_KEY", "FERRY_ALLOWED_HOSTS"}
+        return
+    value = known[name]
+    assert (default or "") == ("" if value is None else str(value))
