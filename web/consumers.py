@@ -33,6 +33,9 @@ PERMISSION_EVERY_S: Final = 30.0
 class LiveConsumer(AsyncWebsocketConsumer):
     """One a tab."""
 
+    channel_layer_alias = "none"
+    """No layer: what it sends is in this process, and it must go on when the store is away."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._had: dict[str, tuple[int, messages.Table]] = {}
@@ -77,6 +80,14 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await self._send(snapshot_of(picture, topic))
 
     async def _push(self) -> None:
+        try:
+            await self._push_on()
+        except Exception:
+            # Without this loop the page would look alive and show old numbers: it must come back.
+            logger.exception("a live socket broke")
+            await self.close(messages.CLOSE_BROKEN)
+
+    async def _push_on(self) -> None:
         tick_due_s = permission_due_s = time.monotonic()
         permission_due_s += PERMISSION_EVERY_S
         while True:

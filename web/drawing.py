@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from controlplane.fleet.picture import BAND_STEPS, SHORT_BELOW_STEPS, Freeness
+from controlplane.fleet.tiles import SPARK_POINTS
 
 BAR_KINDS: Final = (
     "class-1", "class-2", "class-3", "head-1", "head-2", "head-3", "queued",
@@ -95,14 +96,15 @@ def spark_path(values: Sequence[float | None]) -> str:
         return ""
     low, high = min(known), max(known)
     span = (high - low) or 1.0
-    step = SPARK_WIDTH / max(1, len(values) - 1)
+    step = SPARK_WIDTH / (SPARK_POINTS - 1)
+    first = SPARK_POINTS - len(values)
     parts, pen_down = [], False
     for i, value in enumerate(values):
         if value is None:
             pen_down = False
             continue
         y = SPARK_HEIGHT - 2 - (SPARK_HEIGHT - 4) * (value - low) / span
-        parts.append(f"{'L' if pen_down else 'M'}{i * step:.1f} {y:.1f}")
+        parts.append(f"{'L' if pen_down else 'M'}{(first + i) * step:.1f} {y:.1f}")
         pen_down = True
     return "".join(parts)
 

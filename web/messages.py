@@ -41,6 +41,7 @@ GLOBAL_KINDS: Final = ("strip", "events")
 
 CLOSE_GOING_AWAY: Final = 1001
 CLOSE_NOT_ALLOWED: Final = 1008
+CLOSE_BROKEN: Final = 1011
 
 Row = tuple[object, ...]
 Table = dict[str, Row]

@@ -13,6 +13,7 @@ const FULL = 80;
 const GAUGE_FROM_STEPS = -640;
 const GAUGE_TO_STEPS = 8000;
 const GAUGE_SCALE_STEPS = 160;
+const SPARK_POINTS = 40;
 export const SHORT_BELOW_STEPS = 48;
 export const BAND_STEPS = [160, 960];
 
@@ -65,13 +66,14 @@ export function sparkPath(values) {
   if (known.length < 2) return "";
   const low = Math.min(...known);
   const span = Math.max(...known) - low || 1;
-  const step = 100 / Math.max(1, values.length - 1);
+  const step = 100 / (SPARK_POINTS - 1);
+  const first = SPARK_POINTS - values.length;
   let path = "";
   let penDown = false;
   values.forEach((value, i) => {
     if (value !== null) {
       const y = 18 - (16 * (value - low)) / span;
-      path += `${penDown ? "L" : "M"}${(i * step).toFixed(1)} ${y.toFixed(1)}`;
+      path += `${penDown ? "L" : "M"}${((first + i) * step).toFixed(1)} ${y.toFixed(1)}`;
     }
     penDown = value !== null;
   });

@@ -2,6 +2,7 @@
 
 export const DASH = "–";
 const NAME_MAX_CHARS = 18;
+export const NODE_MAX_CHARS = 9;
 
 /** @param {number} value @param {number} digits */
 function grouped(value, digits) {
@@ -40,11 +41,11 @@ export function stateWord(state) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** Leaves out the middle of a long name; its ends tell more. @param {string} name */
-export function shortName(name) {
-  if (name.length <= NAME_MAX_CHARS) return name;
-  const head = NAME_MAX_CHARS / 2;
-  return `${name.slice(0, head)}…${name.slice(-(NAME_MAX_CHARS - head - 1))}`;
+/** Leaves out the middle of a long name; its ends tell more. @param {string} name @param {number} [maxChars] */
+export function shortName(name, maxChars = NAME_MAX_CHARS) {
+  if (name.length <= maxChars) return name;
+  const head = Math.floor(maxChars / 2);
+  return `${name.slice(0, head)}…${name.slice(-(maxChars - head - 1))}`;
 }
 
 /** Compares names so that i-2 stands before i-10. */

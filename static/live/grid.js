@@ -1,7 +1,7 @@
 // A pool too large for rows: one cell an instance, by node; the legend counts and filters.
 
 import { byId, find, setAttr, setText, svg } from "./dom.js";
-import { byName, shortName, stateWord } from "./format.js";
+import { NODE_MAX_CHARS, byName, shortName, stateWord } from "./format.js";
 
 export class Grid {
   /** @param {HTMLElement} grid @param {HTMLElement} legend */
@@ -35,7 +35,7 @@ export class Grid {
     const box = this.box(node);
     let cell = this.cells.get(name);
     if (!cell) {
-      cell = /** @type {SVGElement} */ (svg("svg", { class: "cell", role: "img", tabindex: "-1", "data-name": name }));
+      cell = /** @type {SVGElement} */ (svg("svg", { class: "cell", viewBox: "0 0 17 17", role: "img", tabindex: "-1", "data-name": name }));
       cell.append(
         svg("title", {}),
         svg("rect", { width: "17", height: "17", rx: "3" }),
@@ -75,7 +75,7 @@ export class Grid {
     const name = document.createElement("span");
     name.className = "grid-name";
     name.title = node;
-    name.textContent = shortName(node);
+    name.textContent = shortName(node, NODE_MAX_CHARS);
     const cells = document.createElement("span");
     cells.className = "cells";
     element.append(name, cells);

@@ -47,7 +47,7 @@ export class RowView {
     setText(cell.run, number(row.running));
     setText(cell.wait, number(row.waiting));
     cell.wait.toggleAttribute("data-some", row.waiting > 0);
-    setText(cell.step, number(row.step_ms));
+    setText(cell.step, freeness(row.step_ms));
   }
 
   /** @param {any} row */

@@ -14,6 +14,9 @@ from web import drawing
 
 register = template.Library()
 
+NODE_MAX_CHARS = 9
+"""What stands before the cells of a node in the grid."""
+
 NAME_MAX_CHARS = 18
 """What the name column holds; the middle of a longer name is left out, its ends tell more."""
 
@@ -70,12 +73,17 @@ def state_word(state: str) -> str:
 
 
 @register.filter
-def short_name(name: str) -> str:
+def short_name(name: str, max_chars: int = NAME_MAX_CHARS) -> str:
     """Leaves out the middle of a long name."""
-    if len(name) <= NAME_MAX_CHARS:
+    if len(name) <= max_chars:
         return name
-    head = NAME_MAX_CHARS // 2
-    return f"{name[:head]}…{name[-(NAME_MAX_CHARS - head - 1) :]}"
+    head = max_chars // 2
+    return f"{name[:head]}…{name[-(max_chars - head - 1) :]}"
+
+
+@register.filter
+def short_node(name: str) -> str:
+    return short_name(name, NODE_MAX_CHARS)
 
 
 @register.simple_tag

@@ -1,7 +1,8 @@
 """The playground: does the model answer, how fast, and from which instance?
 
-It speaks to the gateway in this process, with the operator's session and a tenant of its own, so no API
-key is ever in the browser. Everything else is as at `/v1/chat/completions`: checks, dispatch, records.
+It speaks to the gateway in this process, with the operator's session and a tenant of its own, so no
+API key is ever in the browser. Everything else is as at `/v1/chat/completions`: checks, dispatch,
+records.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Percentiles of the last minute out of the gateway's own histograms.
 
-A histogram only ever grows; the difference of two states of it is what happened between them, and a
-percentile of merged buckets is honest where a mean of percentiles is not. Of this web process alone.
+A histogram only ever grows; the difference of two states of it is what happened between them, and
+a percentile of merged buckets is honest where a mean of percentiles is not. Of this web process
+alone.
 """
 
 from collections import deque

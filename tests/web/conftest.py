@@ -1,0 +1,111 @@
+"""A picture of a made-up pool in place of the process's own, and people who look at it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client, override_settings
+
+from controlplane.fleet import observer as observers
+from engine_pool.types import FleetEvent, InstanceLoad, InstanceName, InstanceStatus
+from tests.web import fake_pool
+
+MODEL = "tiny"
+
+
+@dataclass
+class FakeView:
+    """What the observer reads of a LiveView."""
+
+    statuses: dict[InstanceName, InstanceStatus] = field(default_factory=dict)
+    loads: dict[InstanceName, InstanceLoad] = field(default_factory=dict)
+    events: list[FleetEvent] = field(default_factory=list)
+    store_connected: bool = True
+    store_since_unix_s: float = field(default_factory=time.time)
+
+    def report(self, count: int, seq: int = 1) -> None:
+        """Takes in reports of a pool of so many instances."""
+        # Two reports within 10 ms would look the same in a row.
+        at_unix_s = time.time() + 0.05 * seq
+        for status, load in fake_pool.reports(count, seq, at_unix_s):
+            self.statuses[status.instance] = status
+            self.loads[load.instance] = load
+
+
+class FakeWatch:
+    """In place of the process's watch: no loops, no store."""
+
+    pool = "default"
+    model = MODEL
+
+    def __init__(self, view: FakeView, desired: int) -> None:
+        self.observer = observers.Observer(view, desired=desired)
+        self.samples: list[object] = []
+
+    def start(self) -> None:
+        """Nothing runs here: a test looks when it wants to."""
+
+    async def history(self, since_unix_s: float) -> list[object]:
+        return self.samples
+
+
+@pytest.fixture
+def view() -> FakeView:
+    return FakeView()
+
+
+@pytest.fixture
+def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
+    made = FakeWatch(view, desired=2)
+    for module in (
+        "controlplane.fleet.api",
+        "web.consumers",
+        "web.views.cluster",
+        "web.views.frame",
+        "web.views.playground",
+        "web.views.status",
+    ):
+        monkeypatch.setattr(f"{module}.fleet_watch", lambda: made)
+    return made
+
+
+@pytest.fixture
+def pool(view: FakeView, watch: FakeWatch) -> Callable[[int], FakeWatch]:
+    """Makes a pool of so many instances report."""
+
+    def make(count: int) -> FakeWatch:
+        view.report(count)
+        watch.observer.remember()
+        return watch
+
+    return make
+
+
+@pytest.fixture
+def operator(db: None) -> User:
+    return User.objects.create_user("olga", password="x", is_staff=True)
+
+
+@pytest.fixture
+def outsider(db: None) -> User:
+    return User.objects.create_user("oscar", password="x")
+
+
+@pytest.fixture
+def operators_client(operator: User) -> Client:
+    client = Client()
+    client.force_login(operator)
+    return client
+
+
+@pytest.fixture(autouse=True)
+def plain_static_files() -> Iterator[None]:
+    """Pages are rendered without a collected folder of static files."""
+    storages = {
+        "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    }
+    with override_settings(STORAGES=storages, SERVED_MODEL_NAME=MODEL):
+        yield
