@@ -9,6 +9,7 @@ import functools
 import gc
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import redis
@@ -37,8 +38,11 @@ LOAD_RETRY_S: Final = 5.0
 class Runtime:
     """One a web process. `start` and `stop` are called by the ASGI server's lifespan."""
 
-    def __init__(self, client: PoolClient) -> None:
+    def __init__(
+        self, client: PoolClient, load: "Callable[[PoolClient], FrontEnd] | None" = None
+    ) -> None:
         self.client = client
+        self._load_front = load or _load_front_end
         self.records = RecordWriter()
         self.collector = PoolCollector(self)
         self.front: FrontEnd | None = None
@@ -150,7 +154,7 @@ class Runtime:
     async def _load(self) -> None:
         while True:
             try:
-                self.front = await asyncio.to_thread(_load_front_end, self.client)
+                self.front = await asyncio.to_thread(self._load_front, self.client)
             except Exception as error:
                 known = f": {error}" if isinstance(error, ConfigError) else ""
                 self._load_failure = f"the front end cannot load: {type(error).__name__}{known}"

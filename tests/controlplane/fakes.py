@@ -1,0 +1,148 @@
+"""Fakes of our own ports: an engine behind the gate, a front end behind the reader."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import redis
+
+from engine_pool.errors import InstanceLost, PoolError
+from engine_pool.ports import EngineRequest
+from engine_pool.token_log import LogTimes, TokenFrame, TokenLogWriter
+from engine_pool.types import (
+    EngineKind,
+    InstanceLoad,
+    InstanceName,
+    InstanceState,
+    InstanceStatus,
+    PriorityClass,
+    RequestId,
+    RequestLoad,
+)
+
+DEADLINE_S = 10.0
+"""Longest wait for something that happens within milliseconds."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds. Raises: TimeoutError."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - the condition is anybody's
+            await asyncio.sleep(0.005)
+
+
+class FakeSink:
+    """A FrameSink that remembers."""
+
+    def __init__(self) -> None:
+        self.frames: list[TokenFrame] = []
+        self.errors: dict[str, PoolError] = {}
+
+    def deliver(self, frames: Sequence[TokenFrame]) -> None:
+        self.frames += frames
+
+    def fail(self, request_id: str, error: PoolError) -> None:
+        self.errors[request_id] = error
+
+    def tokens(self, request_id: str) -> list[int]:
+        return [t for f in self.frames if f.request_id == request_id for t in f.token_ids]
+
+
+class FakeGate:
+    """An EngineGate whose actors do as they are told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, tuple[str, ...]]] = []
+        self.requests: list[EngineRequest] = []
+        self.refusing: dict[str, str] = {}
+        """actor -> reason."""
+        self.dead: set[str] = set()
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.on_submit: Callable[[str, list[EngineRequest]], None] = lambda actor, requests: None
+
+    async def submit(self, actor: str, blob: bytes) -> dict[str, str]:
+        requests = msgspec.msgpack.decode(blob, type=list[EngineRequest])
+        ids = tuple(r.request_id for r in requests)
+        self.calls.append(("submit", actor, ids))
+        await self.hold.wait()
+        self.on_submit(actor, requests)
+        if actor in self.dead:
+            raise InstanceLost(f"{actor} is gone.")
+        if actor in self.refusing:
+            return dict.fromkeys(ids, self.refusing[actor])
+        self.requests += requests
+        return {}
+
+    async def abort(self, actor: str, request_ids: Sequence[str]) -> None:
+        self.calls.append(("abort", actor, tuple(request_ids)))
+
+
+class Producer:
+    """An engine's side of the token log."""
+
+    def __init__(self, store: "redis.Redis[bytes]") -> None:
+        self._writer = TokenLogWriter(store, LogTimes())
+
+    def write(
+        self,
+        request_id: str,
+        start: int,
+        tokens: Sequence[int],
+        finish: str | None = None,
+        epoch: int = 1,
+    ) -> bool:
+        """Appends one frame; says whether the log took it."""
+        frame = TokenFrame(request_id, epoch, start, tuple(tokens), "i-01", finish_reason=finish)
+        firsts = frozenset([request_id]) if start == 0 else frozenset()
+        return not self._writer.append([frame], firsts).refused
+
+
+def status_of(
+    name: str, state: InstanceState = InstanceState.SERVING, incarnation: str = "a"
+) -> InstanceStatus:
+    """Returns an instance's status."""
+    return InstanceStatus(
+        instance=InstanceName(name),
+        pool="default",
+        incarnation=incarnation,
+        state=state,
+        cause="a test",
+        since_unix_s=time.time(),
+        node="here",
+        model="m",
+        engine=EngineKind.SIMULATED,
+        actor=f"actor-{name}",
+    )
+
+
+def load_of(
+    name: str, seq: int = 1, incarnation: str = "a", used: int = 0, running: Sequence[str] = ()
+) -> InstanceLoad:
+    """Returns an instance's report of now."""
+    return InstanceLoad(
+        instance=InstanceName(name),
+        incarnation=incarnation,
+        seq=seq,
+        at_unix_s=time.time(),
+        capacity_tokens=10_000,
+        used_tokens=used,
+        block_size_tokens=16,
+        max_running=64,
+        running=tuple(RequestLoad(RequestId(i), PriorityClass.NORMAL, 16, 10, 1) for i in running),
+    )
+
+
+def request_of(request_id: str, prompt_tokens: int = 10) -> EngineRequest:
+    """Returns a request for an engine."""
+    return EngineRequest(
+        request_id=RequestId(request_id),
+        epoch=1,
+        prompt_tokens=prompt_tokens,
+        max_tokens=100,
+        priority_class=PriorityClass.NORMAL,
+        tenant="t",
+        arrival_unix_s=time.time(),
+        payload=b"",
+    )

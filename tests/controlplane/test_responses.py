@@ -1,0 +1,95 @@
+"""The WebSocket's protocol: pure."""
+
+import json
+from typing import Any
+
+import pytest
+
+from controlplane.gateway.errors import ApiError
+from controlplane.gateway.responses import ResponseEvents, to_chat_body
+from controlplane.gateway.sse import DONE
+
+
+def chunk(**choice: Any) -> str:
+    return "data: " + json.dumps({"choices": [{"index": 0, "finish_reason": None, **choice}]})
+
+
+USAGE = "data: " + json.dumps(
+    {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
+)
+CHUNKS = [
+    chunk(delta={"role": "assistant", "content": ""}),
+    chunk(delta={"content": "Hé"}),
+    chunk(delta={"content": ""}),
+    chunk(delta={"content": "llo"}, finish_reason="stop"),
+    USAGE,
+    DONE,
+]
+
+
+def events_after(after: int | None) -> list[dict[str, Any]]:
+    made = ResponseEvents("r", 5, "m", after)
+    texts = [made.created(), *(made.event(c) for c in CHUNKS)]
+    return [json.loads(t) for t in texts if t is not None]
+
+
+def test_an_answer_is_created_comes_in_deltas_and_completes() -> None:
+    events = events_after(None)
+    assert [e["type"] for e in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.completed",
+    ]
+    numbers = [e["sequence_number"] for e in events]
+    assert numbers == sorted(set(numbers))
+    response = events[-1]["response"]
+    assert response["status"] == "completed"
+    assert response["output"][0]["content"][0]["text"] == "Héllo"
+    assert response["usage"] == {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+
+
+@pytest.mark.parametrize("after", range(-1, 6))
+def test_a_resumed_answer_gives_exactly_what_is_missing(after: int) -> None:
+    whole = events_after(None)
+    assert events_after(after) == [e for e in whole if e["sequence_number"] > after]
+
+
+def test_a_failure_is_the_last_event() -> None:
+    made = ResponseEvents("r", 5, "m")
+    text = made.event('data: {"error": {"code": "instance_lost", "message": "m"}}')
+    assert text is not None
+    event = json.loads(text)
+    assert event["type"] == "response.failed"
+    assert event["response"]["error"]["code"] == "instance_lost"
+    assert made.has_failed
+    assert made.event(DONE) is None
+
+
+def test_input_and_instructions_become_messages() -> None:
+    body = to_chat_body(
+        {"type": "response.create", "input": "hi", "instructions": "be", "max_output_tokens": 4}
+    )
+    assert body["messages"] == [
+        {"role": "system", "content": "be"},
+        {"role": "user", "content": "hi"},
+    ]
+    assert body["max_completion_tokens"] == 4
+    assert body["stream"] is True
+    assert "type" not in body
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        pytest.param({}, "input", id="nothing to answer"),
+        pytest.param({"input": "a", "messages": []}, "input", id="both"),
+        pytest.param({"input": "a", "n": 2}, "n", id="several choices"),
+        pytest.param({"input": "a", "tools": []}, "tools", id="tools"),
+    ],
+)
+def test_what_only_http_serves_is_refused_by_name(message: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        to_chat_body(message)
+    assert caught.value.param == param
