@@ -1,0 +1,52 @@
+"""Installations that tests share: starting one takes longer than most tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.installation import Installation
+
+MAX_RUNNING = 3
+"""Requests in one step of an engine: few, so that a queue is easy to make."""
+
+
+@pytest.fixture(scope="session")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Two simulated engines and one web process, as `make up` starts them."""
+    started = Installation(
+        tmp_path_factory.mktemp("var"),
+        FERRY_ENGINE="simulated",
+        FERRY_INSTANCES="2",
+        FERRY_MAX_RUNNING=str(MAX_RUNNING),
+    )
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="session")
+def second_url(installation: Installation) -> str:
+    """The address of a second web process of the same installation."""
+    return installation.start_second_web()
+
+
+@pytest.fixture
+def idle(installation: Installation) -> Installation:
+    """The installation, up and without work, whatever the test before did to it."""
+    installation.wait_ready()
+    installation.wait_idle()
+    return installation
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What kills parts comes last, and everything here is slow."""
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.slow)
+    order = {"test_deaths.py": 1, "test_make_up.py": 2, "test_real_engines.py": 3}
+    ours.sort(key=lambda item: order.get(item.path.name, 0))
+    items[:] = [item for item in items if item not in ours] + ours

@@ -1,0 +1,158 @@
+"""A whole installation for tests: what `make up` starts, and a second web process beside it."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import redis
+from openai import OpenAI
+
+from engine_pool import view
+from engine_pool.types import InstanceLoad, InstanceStatus
+from ops import checks, run_state
+from ops.parts import web_part
+from ops.processes import MARK, find_marked, kill_marked
+
+ROOT = Path(__file__).resolve().parents[2]
+START_DEADLINE_S = 240.0
+"""Generous: CI's machine has two cores, and real engines load a model."""
+DEADLINE_S = 60.0
+"""For what takes a second or two on an idle machine."""
+
+
+def wait_for(what: Callable[[], Any], because: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Polls until `what` returns something true, and returns that."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < end_s, f"waited {deadline_s:.0f} s in vain: {because}"
+        time.sleep(0.1)
+
+
+def clean_environ(**settings: str) -> dict[str, str]:
+    """Returns this process's environment without settings of Ferry's, and with these."""
+    ours = ("FERRY_", "RAY_", "REDIS_", "DATABASE_", "DJANGO_")
+    return {n: v for n, v in os.environ.items() if not n.startswith(ours)} | settings
+
+
+class Installation:
+    """One installation in its own folder and on its own ports. Call `stop` at the end."""
+
+    def __init__(self, var_dir: Path, **settings: str) -> None:
+        self.var_dir = var_dir
+        self.run_dir = run_state.run_dir(var_dir)
+        self.port = checks.free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environ = clean_environ(
+            FERRY_VAR_DIR=str(var_dir), FERRY_PORT=str(self.port), **settings
+        )
+        self.output = var_dir / "up.log"
+        self._second: subprocess.Popen[bytes] | None = None
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ops.up"],
+                cwd=ROOT,
+                env=self.environ,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, url: str = "", deadline_s: float = START_DEADLINE_S) -> None:
+        url = url or self.url
+
+        def ready() -> bool:
+            assert self.process.poll() is None, f"it ended:\n{self.output.read_text()}"
+            try:
+                return httpx.get(f"{url}/readyz", timeout=5).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        wait_for(ready, f"{url} is ready", deadline_s)
+
+    @property
+    def state(self) -> run_state.RunState:
+        found = run_state.read_state(self.var_dir)
+        assert found is not None
+        return found
+
+    @property
+    def login(self) -> dict[str, str]:
+        login: dict[str, str] = json.loads((self.var_dir / "first-login.json").read_text())
+        return login
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.login['api_key']}"}
+
+    def client(self, url: str = "", **options: Any) -> OpenAI:
+        settings: dict[str, Any] = {"timeout": DEADLINE_S, "max_retries": 0} | options
+        return OpenAI(base_url=f"{url or self.url}/v1", api_key=self.login["api_key"], **settings)
+
+    def start_second_web(self) -> str:
+        """Starts another web process of the same installation and returns its address."""
+        port = checks.free_port()
+        part = web_part("127.0.0.1", port, "web-2")
+        environ = self.environ | self.state.environ
+        environ |= {
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
+            "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+            MARK: str(self.run_dir),
+            "FERRY_PART": part.name,
+        }
+        with (self.var_dir / "log" / "web-2.log").open("wb") as output:
+            self._second = subprocess.Popen(
+                part.command, cwd=ROOT, env=environ, stdout=output, stderr=subprocess.STDOUT
+            )
+        url = f"http://127.0.0.1:{port}"
+        self.wait_ready(url)
+        return url
+
+    def processes(self, part: str) -> list[psutil.Process]:
+        return find_marked(self.run_dir, part)
+
+    def store(self) -> "redis.Redis[bytes]":
+        return redis.Redis.from_url(self.state.redis_url, socket_timeout=5)
+
+    def statuses(self) -> list[InstanceStatus]:
+        return [view.decode_status(blob) for blob in self.store().hvals(view.STATUSES)]
+
+    def loads(self) -> list[InstanceLoad]:
+        return [view.decode_load(blob) for blob in self.store().hvals(view.LOADS)]
+
+    def running(self) -> int:
+        return sum(len(load.running) for load in self.loads())
+
+    def waiting(self) -> int:
+        return sum(len(load.waiting) for load in self.loads())
+
+    def wait_idle(self) -> None:
+        wait_for(lambda: self.running() + self.waiting() == 0, "no engine has work")
+
+    def database_text(self) -> str:
+        with sqlite3.connect(self.var_dir / "ferry.sqlite3") as database:
+            return "\n".join(database.iterdump())
+
+    def stop(self) -> int:
+        """Stops it as Ctrl-C does. Returns the exit code; kills what does not obey."""
+        if self._second is not None:
+            self._second.kill()
+            self._second.wait(DEADLINE_S)
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            return self.process.wait(DEADLINE_S)
+        finally:
+            self.process.kill()
+            kill_marked(self.run_dir)
