@@ -107,5 +107,5 @@ def plain_static_files() -> Iterator[None]:
         "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
-    with override_settings(STORAGES=storages, SERVED_MODEL_NAME=MODEL):
+    with override_settings(STORAGES=storages):
         yield

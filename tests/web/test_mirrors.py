@@ -1,4 +1,4 @@
-"""The browser's modules: tested without a browser, and compared with the Python that they mirror."""
+"""The browser modules: tested without a browser, and compared with the Python they mirror."""
 
 import json
 import shutil

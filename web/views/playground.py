@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_POST, require_safe
@@ -22,7 +21,7 @@ from controlplane.gateway.call import Call
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import ApiError, error_body
 from controlplane.gateway.runtime import runtime
-from controlplane.gateway.sse import Mark, parse_mark
+from controlplane.gateway.sse import Mark, Numbering, parse_mark
 from controlplane.tenants.models import Tenant
 from controlplane.tenants.selectors import KeyPolicy
 from engine_pool.types import PriorityClass
@@ -42,12 +41,10 @@ _open: dict[str, Completion] = {}
 @require_safe
 @ensure_csrf_cookie
 def playground(request: HttpRequest) -> HttpResponse:
-    picture = fleet_watch().observer.look()
-    config = {
-        "model": settings.SERVED_MODEL_NAME,
-        "base_url": request.build_absolute_uri("/v1"),
-    }
-    context = {"page": "playground", "model": settings.SERVED_MODEL_NAME, "config": config}
+    watch = fleet_watch()
+    picture = watch.observer.look()
+    config = {"model": watch.model, "base_url": request.build_absolute_uri("/v1")}
+    context = {"page": "playground", "model": watch.model, "config": config}
     return render_page(request, "playground/page.html", picture, context)
 
 
@@ -60,7 +57,10 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         completion, after = await _completion(request, policy)
     except ApiError as error:
         return JsonResponse(error_body(error), status=error.status)
-    events = EventStream(runtime(), runtime().ready_front(), completion, after)
+    numbering = Numbering(
+        completion.call.request_id, completion.choices, completion.created_unix_s, after
+    )
+    events = EventStream(runtime(), runtime().ready_front(), completion, numbering)
     response = StreamingHttpResponse(_events(events, completion), content_type=EVENTS)
     response["Cache-Control"] = "no-cache"
     response["X-Accel-Buffering"] = "no"

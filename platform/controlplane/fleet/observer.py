@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import redis
@@ -26,6 +27,7 @@ from controlplane.gateway.metrics import TTFT_S
 from engine_pool import view
 from engine_pool.client import pool_client
 from engine_pool.live_view import LiveView
+from engine_pool.served_model import DEFAULT_MODEL
 from engine_pool.types import FleetSample
 
 logger = logging.getLogger(__name__)
@@ -278,7 +280,7 @@ def fleet_watch() -> Watch:
     """Returns this process's watch on its pool. Raises: ConfigError."""
     client = pool_client()
     config = client.config
-    model = config.served_model_name or config.model.rstrip("/").rpartition("/")[2]
+    model = config.served_model_name or Path(config.model).name or DEFAULT_MODEL
     ttft = LatencyWindow(lambda: read_buckets(TTFT_S))
     observer = Observer(client.view, desired=config.instances, latency=ttft.latency)
     return Watch(observer, client.store, pool=config.pool, model=model)
