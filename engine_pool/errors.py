@@ -27,6 +27,12 @@ class StoreUnavailable(PoolError):
     code = "store_unavailable"
 
 
+class ServerStopping(PoolError):
+    """The web process stops; its streams go on at their engines and can be resumed for a while."""
+
+    code = "server_stopping"
+
+
 class StreamSuperseded(PoolError):
     """Another reader resumed this stream; this one ends."""
 

@@ -22,7 +22,13 @@ import redis
 import redis.asyncio
 
 from engine_pool import view
-from engine_pool.errors import PoolError, StoreUnavailable, StreamGone, StreamSuperseded
+from engine_pool.errors import (
+    PoolError,
+    ServerStopping,
+    StoreUnavailable,
+    StreamGone,
+    StreamSuperseded,
+)
 from engine_pool.stream import FrameSink, Stream, position
 from engine_pool.token_log import (
     Superseded,
@@ -126,6 +132,12 @@ class TokenReader:
         if stream is not None and not stream.is_behind:
             self._catch_up(stream)
 
+    def let_go(self) -> None:
+        """Ends all streams here because this process stops; their engines go on for a while."""
+        self._fail_all(
+            ServerStopping("This server is stopping; resume the stream with its last event's id.")
+        )
+
     async def run(self) -> None:
         """Reads for ever; survives the store's absences and ends the streams that do not."""
         try:
@@ -137,7 +149,7 @@ class TokenReader:
                 self.is_connected = False
                 await self._await_store()
         except asyncio.CancelledError:
-            self._fail_all(StoreUnavailable("This server is stopping; resume the stream."))
+            self.let_go()
             raise
         except BaseException as error:
             # A reader that dies silently would leave every client waiting for ever.

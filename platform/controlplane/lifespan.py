@@ -1,12 +1,12 @@
 """Start and stop of a web process, as its ASGI server announces them."""
 
-import logging
+import asyncio
+import signal
+import threading
+from types import FrameType
 
-from controlplane.fleet.observer import fleet_watch
 from controlplane.gateway.exchange import Receive, Send
 from controlplane.gateway.runtime import Runtime
-
-logger = logging.getLogger(__name__)
 
 
 async def run_lifespan(receive: Receive, send: Send, runtime: Runtime) -> None:
@@ -15,10 +15,28 @@ async def run_lifespan(receive: Receive, send: Send, runtime: Runtime) -> None:
         message = await receive()
         if message["type"] == "lifespan.startup":
             await runtime.start()
-            fleet_watch().start()
+            _hear_of_stop(runtime)
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
-            await fleet_watch().stop()
             await runtime.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return
+
+
+def _hear_of_stop(runtime: Runtime) -> None:
+    """Has the runtime told of SIGTERM and SIGINT, before the server does its own part.
+
+    The server announces its end only when all connections are closed, which is too late for those.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        servers = signal.getsignal(number)
+
+        def handle(caught: int, frame: FrameType | None, servers: object = servers) -> None:
+            loop.call_soon_threadsafe(runtime.begin_stop)
+            if callable(servers):
+                servers(caught, frame)
+
+        signal.signal(number, handle)

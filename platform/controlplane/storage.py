@@ -11,7 +11,7 @@ _IMPORTS: Final = ManifestStaticFilesStorage._js_module_import_aggregation_patte
 
 
 class StaticFiles(CompressedManifestStaticFilesStorage):
-    """Also renames what our own JavaScript modules import. Until `collectstatic`, plain names serve.
+    """Also renames what our own JavaScript modules import. Until `collectstatic`: plain names.
 
     What vendors' scripts import or name as their source map is left alone: it need not exist.
     """

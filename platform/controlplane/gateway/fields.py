@@ -33,6 +33,9 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """Fields of vLLM's models that cannot be served, and why."""
 
+TEXT_PARTS: Final = ("text", "refusal")
+"""Types of a message's parts that are served."""
+
 _OFF: Final = (None, False)
 _DEFAULTS: Final = {
     "length_penalty": 1.0,
@@ -69,6 +72,7 @@ def check_fields(body: Mapping[str, Any], known: frozenset[str], *, is_simulated
             raise ApiError(
                 400, f"`{name}` is not supported: the engines are simulated.", param=name
             )
+    _check_parts(body.get("messages"))
 
 
 def class_of(body: Mapping[str, Any], allowed: PriorityClass) -> PriorityClass:
@@ -88,6 +92,18 @@ def class_of(body: Mapping[str, Any], allowed: PriorityClass) -> PriorityClass:
     if wanted is None:
         return allowed
     return wanted if wanted.rank >= allowed.rank else allowed
+
+
+def _check_parts(messages: Any) -> None:
+    """Raises: ApiError 400 for a message with a part that is no text."""
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else "text"
+            if kind not in TEXT_PARTS:
+                raise ApiError(
+                    400, f"A part of type {kind!r} is not supported: only text.", param="messages"
+                )
 
 
 def _is_plain(name: str, value: Any) -> bool:

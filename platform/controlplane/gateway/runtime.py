@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S: Final = 1.0
 """Between two rounds for ended requests."""
+LET_GO_AFTER_S: Final = 2.0
+"""Below the 3 s that the server is given for its open connections when it stops (ops/parts.py)."""
 LOAD_RETRY_S: Final = 5.0
 """Between two tries to load the front end, e.g. while the model is still being prepared."""
 
@@ -71,6 +73,15 @@ class Runtime:
             asyncio.create_task(self.records.run(), name="request records"),
             asyncio.create_task(self._expire(), name="expiry of records"),
         ]
+
+    def begin_stop(self) -> None:
+        """Takes no new requests; lets those under way end for a moment, then lets go of them.
+
+        Their engines go on, so that the clients resume at another web process.
+        """
+        if not self.is_stopping:
+            self.is_stopping = True
+            asyncio.get_running_loop().call_later(LET_GO_AFTER_S, self.client.reader.let_go)
 
     async def stop(self) -> None:
         """Ends what `start` began; writes the records that wait."""
