@@ -78,6 +78,7 @@ class EngineHost:
         self.loop.fail(None, StreamError(InstanceLost.code, message))
         self.loop.stop(STOP_TIMEOUT_S)
         self.publisher.stop(FLUSH_TIMEOUT_S)
+        self.loop.join(STOP_TIMEOUT_S)
 
     def flush(self) -> None:
         """Delivers the frames that wait."""

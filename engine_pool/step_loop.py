@@ -81,6 +81,7 @@ class StepLoop:
         self._streams: dict[RequestId, _Stream] = {}
         self._next_expiry_check_s = 0.0
         self._is_stopping = False
+        self._ended = threading.Event()
         self.ready: Future[None] = Future()
         """Done when the engine takes requests; its exception says why it cannot."""
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
@@ -123,12 +124,18 @@ class StepLoop:
         self._commands.put(_End(tuple(map(RequestId, request_ids)), None, silently=True))
 
     def stop(self, timeout_s: float) -> bool:
-        """Ends the thread and closes the engine. Returns whether it ended in time."""
+        """Ends the loop after what is queued. Returns whether that was in time.
+
+        The thread goes on to close the engine: `join` waits for that.
+        """
         self._is_stopping = True
         self._commands.put(None)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        return self._ended.wait(timeout_s) if self._thread.is_alive() else True
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the engine to be closed."""
+        if self._thread.is_alive():
             self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -142,10 +149,13 @@ class StepLoop:
         try:
             while not self._is_stopping:
                 self._turn()
+            self._take_commands(wait=False)
+            self._ended.set()
             self._engine.close()
         except BaseException as error:
             log.error("the engine broke", exc_info=error)
             self._is_stopping = True
+            self._ended.set()
             self._on_death(error)
 
     def _turn(self) -> None:
