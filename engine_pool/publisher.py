@@ -166,6 +166,7 @@ class Publisher:
         """One round: frames that wait, then abandoned streams, then a load report if one is due."""
         if self.is_store_away and self._clock() < self._retry_at_s:
             return
+        began_s = self._clock()
         try:
             self._append_pending()
             self._fail_abandoned()
@@ -173,7 +174,7 @@ class Publisher:
             if self.is_store_away or self._is_report_due(self._clock()):
                 self._report()
         except redis.RedisError as error:
-            self._note_failure(error)
+            self._note_failure(error, began_s)
         else:
             self._note_success()
 
@@ -277,11 +278,12 @@ class Publisher:
             self._away_since_s = None
         self._retry_wait_s = RETRY_FIRST_S
 
-    def _note_failure(self, error: redis.RedisError) -> None:
+    def _note_failure(self, error: redis.RedisError, began_s: float) -> None:
         now_s = self._clock()
         if self._away_since_s is None:
             log.warning("the store does not answer: %s", type(error).__name__)
-            self._away_since_s = now_s
+            # A store that hangs was away already when the try began.
+            self._away_since_s = began_s
         self._retry_at_s = now_s + self._retry_wait_s
         self._retry_wait_s = min(RETRY_MAX_S, self._retry_wait_s * 2)
         away_s = now_s - self._away_since_s

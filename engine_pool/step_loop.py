@@ -142,6 +142,7 @@ class StepLoop:
             self._engine = self._make_engine()
             self._book.taken((), self._engine.load())
         except BaseException as error:
+            self._ended.set()
             self.ready.set_exception(EngineFailed(f"{type(error).__name__}: {error}"))
             log.error("the engine could not start", exc_info=error)
             return

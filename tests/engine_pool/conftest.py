@@ -1,4 +1,5 @@
-"""Fixtures of the pool's tests: a real store on a free port, started once a module that wants one."""
+"""Fixtures of the pool's tests: a real store on a free port, started once a module that wants
+one."""
 
 import socket
 import subprocess
