@@ -82,6 +82,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _push(self) -> None:
         try:
             await self._push_on()
+        except OSError:
+            # The client is gone; `disconnect` follows.
+            return
         except Exception:
             # Without this loop the page would look alive and show old numbers: it must come back.
             logger.exception("a live socket broke")

@@ -9,6 +9,7 @@ app_name = "web"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", RedirectView.as_view(pattern_name="web:cluster"), name="home"),
+    path("favicon.ico", session.favicon, name="favicon"),
     path("login/", session.LoginView.as_view(), name="login"),
     path("logout/", session.LogoutView.as_view(), name="logout"),
     path("theme/", session.theme, name="theme"),

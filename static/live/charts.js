@@ -65,7 +65,7 @@ export class Charts {
     this.missing = false;
   }
 
-  async start() {
+  start() {
     if (this.started) return;
     this.started = true;
     if (!window.Plotly) {
@@ -73,7 +73,7 @@ export class Charts {
       return;
     }
     window.Plotly.setPlotConfig({ logging: 0 });
-    await this.fill();
+    this.fill().then(() => this.draw(true));
     const seen = new IntersectionObserver((entries) => {
       for (const entry of entries) {
         const key = entry.target.id.replace("chart-", "");

@@ -1,10 +1,11 @@
-"""Login, logout and the choice of theme."""
+"""Login, logout, the choice of theme, and the icon for tools that guess its address."""
 
 from django.contrib.auth.views import LoginView as DjangoLoginView
 from django.contrib.auth.views import LogoutView as DjangoLogoutView
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.templatetags.static import static
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from web.context_processors import THEME_COOKIE, THEMES
 
@@ -38,3 +39,8 @@ def theme(request: HttpRequest) -> HttpResponse:
             secure=request.is_secure(),
         )
     return response
+
+
+@require_safe
+def favicon(request: HttpRequest) -> HttpResponse:
+    return HttpResponseRedirect(static("img/favicon.svg"))

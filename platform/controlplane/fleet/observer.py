@@ -36,8 +36,8 @@ LOOK_EVERY_S: Final = 0.5
 """Two pictures a second: updates reach a page within 2 s with room to spare."""
 PROBE_EVERY_S: Final = 2.0
 PROBE_TIMEOUT_S: Final = 2.0
-SPARK_EVERY_S: Final = 15.0
-"""Forty points of 15 s: a tile's line covers the ten minutes of the charts."""
+SPARK_EVERY_S: Final = 5.0
+"""Forty points of 5 s: a tile's line covers about three minutes."""
 SEED_TRIES: Final = 6
 """Looks, half a second apart, for which the past waits until the first instances are known."""
 WORKER_HEARTBEAT_KEY: Final = "ferry:worker-heartbeat"

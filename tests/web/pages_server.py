@@ -1,0 +1,91 @@
+"""The pages without a gateway, on a made-up pool in a real store: what the browser tests talk to.
+
+    uvicorn tests.web.pages_server:application
+
+`/playground/stream/` is played here: the first answer breaks off in the middle, so that the page
+must resume.
+"""
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+django.setup()
+
+from channels.routing import URLRouter  # noqa: E402
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler  # noqa: E402
+from django.core.handlers.asgi import ASGIHandler  # noqa: E402
+
+from controlplane.fleet.observer import fleet_watch  # noqa: E402
+from engine_pool.client import pool_client  # noqa: E402
+from web.routing import websocket_urlpatterns  # noqa: E402
+
+WORDS = [f"word{i} " for i in range(40)]
+BREAKS_AFTER = 15
+"""Events of an answer before its connection breaks."""
+
+# Static files straight from their folders: nothing has been collected here.
+pages = ASGIStaticFilesHandler(ASGIHandler())
+sockets = URLRouter(websocket_urlpatterns)
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        await _live(receive, send)
+    elif scope["type"] == "websocket":
+        await sockets(scope, receive, send)
+    elif scope["path"] == "/playground/stream/":
+        await _play(scope, send)
+    else:
+        await pages(scope, receive, send)
+
+
+async def _live(receive: Any, send: Any) -> None:
+    await receive()
+    following = asyncio.create_task(pool_client().view.run())
+    fleet_watch().start()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await fleet_watch().stop()
+    following.cancel()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _play(scope: Any, send: Any) -> None:
+    headers = dict(scope["headers"])
+    after = int(headers.get(b"last-event-id", b"r:0").rpartition(b":")[2])
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"text/event-stream")],
+        }
+    )
+
+    async def event(text: str) -> None:
+        body = text.encode() + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    await event('event: ferry\ndata: {"request_id":"r","instance":"i-01"}')
+    for number in range(after + 1, len(WORDS) + 1):
+        if after == 0 and number > BREAKS_AFTER:
+            # Ends without the last chunk: the connection breaks.
+            return
+        delta = {"choices": [{"index": 0, "delta": {"content": WORDS[number - 1]}}]}
+        await event(f"id: r:{number}\ndata: {json.dumps(delta)}")
+        await asyncio.sleep(0.01)
+    ending = {
+        "request_id": "r",
+        "instance": "i-01",
+        "ttft_ms": 12.0,
+        "tokens_per_s": 99.0,
+        "output_tokens": len(WORDS),
+        "prompt_tokens": 7,
+    }
+    await event(f"event: ferry\ndata: {json.dumps(ending)}")
+    await event("data: [DONE]")
+    await send({"type": "http.response.body", "body": b""})

