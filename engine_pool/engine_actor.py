@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ import psutil
 from engine_pool.engine_spec import EngineSpec
 from engine_pool.errors import InstanceLost
 from engine_pool.load_book import LoadBook
-from engine_pool.ports import Engine, EngineRequest
+from engine_pool.ports import Engine, EngineRequest, Pong
 from engine_pool.publisher import Publisher, PublisherTimes
 from engine_pool.step_loop import Refused, StepLoop
 from engine_pool.store import connect
@@ -123,24 +124,25 @@ class EngineActor:
         self._host.loop.abort(request_ids)
 
     async def ping(self) -> dict[str, object]:
-        """Says who this is and how far its work is; the pool judges progress by it."""
+        """Says who this is and how far its work is (the fields of ports.Pong)."""
         book = self._host.book
         running, waiting = book.request_counts()
-        return {
-            "instance": self._spec.instance,
-            "incarnation": self._spec.incarnation,
-            "fingerprint": self._spec.fingerprint,
-            "is_ready": self._host.loop.is_ready,
-            "node": socket.gethostname(),
-            "pid": os.getpid(),
-            "rss_bytes": self._process.memory_info().rss,
-            "running": running,
-            "waiting": waiting,
-            "steps_total": book.steps_total,
-            "last_token_unix_s": book.last_token_unix_s,
-            "is_store_away": self._host.publisher.is_store_away,
-            "max_model_len": self._host.loop.max_model_len,
-        }
+        pong = Pong(
+            instance=self._spec.instance,
+            incarnation=self._spec.incarnation,
+            fingerprint=self._spec.fingerprint,
+            is_ready=self._host.loop.is_ready,
+            node=socket.gethostname(),
+            pid=os.getpid(),
+            rss_bytes=self._process.memory_info().rss,
+            running=running,
+            waiting=waiting,
+            steps_total=book.steps_total,
+            last_token_unix_s=book.last_token_unix_s,
+            is_store_away=self._host.publisher.is_store_away,
+            max_model_len=self._host.loop.max_model_len,
+        )
+        return asdict(pong)
 
     async def wait_end(self) -> None:
         """Never returns: its failure tells the pool that the process is gone, within a second."""

@@ -14,9 +14,9 @@ from typing import Final, Protocol
 from engine_pool.board import Board
 from engine_pool.config import PoolConfig
 from engine_pool.errors import EngineFailed
-from engine_pool.launcher import Pong
 from engine_pool.policy import health, lifecycle
 from engine_pool.policy.lifecycle import Trigger
+from engine_pool.ports import Pong
 from engine_pool.types import InstanceName, InstanceState, InstanceStatus
 
 log = logging.getLogger(__name__)

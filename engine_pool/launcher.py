@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
@@ -19,6 +18,7 @@ from engine_pool.config import RAY_NAMESPACE, PoolConfig
 from engine_pool.engine_actor import EngineActor
 from engine_pool.engine_spec import EngineSpec, SampleText
 from engine_pool.errors import EngineFailed
+from engine_pool.ports import Pong
 from engine_pool.served_model import ServedModel
 from engine_pool.types import EngineKind, InstanceName
 
@@ -27,25 +27,6 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S: Final = 60.0
 """Ray starts beside the pool; on a busy machine that takes ten seconds."""
 CONNECT_RETRY_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Pong:
-    """An engine actor's answer to `ping`; fields as there."""
-
-    instance: str
-    incarnation: str
-    fingerprint: str
-    is_ready: bool
-    node: str
-    pid: int
-    rss_bytes: int
-    running: int
-    waiting: int
-    steps_total: int
-    last_token_unix_s: float | None
-    is_store_away: bool
-    max_model_len: int | None
 
 
 class RayEngine:

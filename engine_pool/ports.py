@@ -83,3 +83,22 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees the engine's resources and ends its worker processes, if it has any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """What an engine actor says about itself when the pool asks."""
+
+    instance: str
+    incarnation: str
+    fingerprint: str
+    is_ready: bool
+    node: str
+    pid: int
+    rss_bytes: int
+    running: int
+    waiting: int
+    steps_total: int
+    last_token_unix_s: float | None
+    is_store_away: bool
+    max_model_len: int | None

@@ -16,7 +16,8 @@ from engine_pool.board import Board
 from engine_pool.config import PoolConfig
 from engine_pool.errors import EngineFailed
 from engine_pool.instance_keeper import InstanceKeeper
-from engine_pool.launcher import Launcher, Pong, RayEngine
+from engine_pool.launcher import Launcher, RayEngine
+from engine_pool.ports import Pong
 from engine_pool.sampler import Sampler
 from engine_pool.served_model import ServedModel
 from engine_pool.types import EngineKind, InstanceName, InstanceState, InstanceStatus
