@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from circus.arbiter import Arbiter
+from circus.process import DEAD_OR_ZOMBIE
 from circus.watcher import Watcher
 from tornado.ioloop import IOLoop
 
@@ -102,6 +103,9 @@ class SupervisedPart(Watcher):  # type: ignore[misc]
         for process in list(self.processes.values()):
             if not process.is_alive():
                 self.reap_process(process.pid)
+            elif process.status == DEAD_OR_ZOMBIE:
+                # Its first thread has ended and the others have not; circus would drop it unseen.
+                return
         if not self.processes and self.respawn:
             if time.monotonic() < self._not_before_s:
                 return

@@ -122,6 +122,8 @@ def _store_config(port: int, password: str, folder: Path) -> str:
             "bind 127.0.0.1",
             f"requirepass {password}",
             f'dir "{folder}"',
+            # It would overwrite its environment, by which left-over processes are found.
+            "set-proc-title no",
             # Streams live shorter than a restart takes: nothing is worth writing to the disk.
             'save ""',
             "appendonly no",

@@ -41,6 +41,11 @@ def chat_body(max_tokens: int, **more: Any) -> dict[str, Any]:
     } | more
 
 
+def endless_body(**more: Any) -> dict[str, Any]:
+    """Returns a request for minutes of decoding: what ends early did not end by itself."""
+    return chat_body(6000, ignore_eos=True) | more
+
+
 @contextmanager
 def open_stream(
     url: str, headers: dict[str, str], body: dict[str, Any] | None, path: str = CHAT

@@ -5,21 +5,18 @@ from contextlib import ExitStack
 
 from tests.integration.conftest import MAX_RUNNING
 from tests.integration.installation import Installation, wait_for
-from tests.integration.streams import chat_body, open_stream, send_only, take
-
-ENDLESS = 5000
-"""Tokens: minutes of decoding, so that what ends early did not end by itself."""
+from tests.integration.streams import endless_body, open_stream, send_only, take
 
 
 def test_in_decode(idle: Installation) -> None:
-    with open_stream(idle.url, idle.headers, chat_body(ENDLESS)) as events:
+    with open_stream(idle.url, idle.headers, endless_body()) as events:
         take(events, 5)
         assert wait_for(lambda: idle.running() == 1, "it runs")
     idle.wait_idle()
 
 
 def test_without_having_seen_a_token(idle: Installation) -> None:
-    with send_only(idle.url, idle.headers, chat_body(ENDLESS, stream=False)):
+    with send_only(idle.url, idle.headers, endless_body(stream=False)):
         wait_for(lambda: idle.running() == 1, "it runs")
     idle.wait_idle()
 
@@ -30,7 +27,7 @@ def test_while_it_is_queued(idle: Installation) -> None:
         while True:
             # One after another, so that the one that has to wait is the last.
             client = ExitStack()
-            client.enter_context(send_only(idle.url, idle.headers, chat_body(ENDLESS)))
+            client.enter_context(send_only(idle.url, idle.headers, endless_body()))
             wait_for(lambda: idle.running() + idle.waiting() == running + 1, "it arrived")  # noqa: B023
             if wait_for(_settled(idle), "it runs or waits") == "waits":
                 break

@@ -11,7 +11,7 @@ from tests.integration.streams import CHAT, DETACH, WORDS, chat_body, open_strea
 def test_a_stream_goes_on_at_another_web_process_without_gap_or_repeat(
     idle: Installation, second_url: str
 ) -> None:
-    body = chat_body(60)
+    body = chat_body(60, ignore_eos=True)
     with open_stream(idle.url, idle.headers | DETACH, body) as events:
         first = take(events, 9)
     after = {"Last-Event-ID": first[-1].event_id}
