@@ -6,6 +6,8 @@ meanwhile.
 
 import asyncio
 import logging
+import signal
+import threading
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -46,6 +48,7 @@ class RayGate:
                     logger.warning("Ray does not answer yet: %s", type(error).__name__)
                     was_told = True
             await asyncio.sleep(JOIN_RETRY_S)
+        _take_signals_back()
         self._joined.set()
         logger.info("joined Ray at %s", self._config.ray_address)
 
@@ -95,6 +98,16 @@ def _join(address: str) -> None:
             logging_level=logging.WARNING,
             configure_logging=False,
         )
+
+
+def _take_signals_back() -> None:
+    """Puts this process's own handlers back: Ray's print a stack trace on SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        handler = signal.getsignal(number)
+        if handler is not None:
+            signal.signal(number, handler)
 
 
 def _find(actor: str) -> Any:

@@ -185,6 +185,8 @@ UNFOLD = {
     },
 }
 
+# A new key is shown in a message, once: in the browser's cookie, never in the session's table.
+MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"
 SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_REFERRER_POLICY = "same-origin"
 # Behind a proxy that ends TLS: cookies go over TLS alone.

@@ -21,7 +21,12 @@ from engine_pool.types import InstanceState, PriorityClass
 from tests.controlplane.asgi_client import Exchange
 from tests.controlplane.fakes import FakeGate, Producer, load_of, status_of, until
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.slow,
+    # vLLM reads a field of its own requests that it calls deprecated.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 TEXT = "Hi 👩‍👩‍👧 你好，世界 🎉 é! naïve 🇩🇪 ok"  # noqa: RUF001
 """Characters of up to four bytes, and pictures made of several: tokens cut through both."""
@@ -375,6 +380,62 @@ async def test_a_dead_instance_is_an_event_and_then_the_end(
         events = await asked.events()
         assert bodies(events)[-1]["error"]["code"] == "instance_lost"
         assert "[DONE]" not in events[-1]
+
+
+async def test_a_stopping_process_lets_go_of_its_streams_for_another(
+    web: Make, auth: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.gateway.runtime.LET_GO_AFTER_S", 0.05)
+    async with web() as first, web() as second:
+        body = {"messages": MESSAGES, "stream": True}
+        asked = first.ask("POST", "/v1/chat/completions", body, authorization=auth)
+        await asked.started()
+        tokens, producer = tokens_of(first, TEXT), Producer(store)
+        producer.write(first.engine_ids[0], 0, [tokens[0]])
+        had = [await asked.event() for _ in range(2)]
+        first.runtime.begin_stop()
+        late = first.ask("POST", "/v1/chat/completions", body, authorization=auth)
+        assert (await late.json())["error"]["message"] == "Not ready: this server is stopping."
+        assert bodies(await asked.events())[-1]["error"]["code"] == "server_stopping"
+        assert [kind for kind, _, _ in first.gate.calls] == ["submit"]
+        mark = str(had[-1]).split("\n")[0].removeprefix("id: ")
+        again = second.ask("POST", "/v1/chat/completions", authorization=auth, last_event_id=mark)
+        await again.started()
+        for i, token in enumerate(tokens[1:], start=1):
+            last = i == len(tokens) - 1
+            producer.write(first.engine_ids[0], i, [token], finish="length" if last else None)
+        rest = await again.events()
+        assert text_of([str(e) for e in had] + rest) == TEXT
+
+
+async def test_tool_calls_are_parsed_and_plain_text_is_left_alone(
+    web: Make, auth: str, store: Any
+) -> None:
+    said = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    async with web() as w:
+        for stream in (True, False):
+            body = {"messages": MESSAGES, "tools": tools, "stream": stream}
+            asked = w.ask("POST", "/v1/chat/completions", body, authorization=auth)
+            wanted = 1 if stream else 2
+            await until(lambda wanted=wanted: len(w.gate.requests) == wanted)
+            speak(store, w.engine_ids[-1], tokens_of(w, said))
+            if stream:
+                calls = [
+                    c["delta"]["tool_calls"][0]["function"]
+                    for b in bodies(await asked.events())
+                    for c in b["choices"]
+                    if c["delta"].get("tool_calls")
+                ]
+                assert calls[0]["name"] == "add"
+                assert json.loads("".join(c.get("arguments") or "" for c in calls)) == {"a": 1}
+            else:
+                message = (await asked.json())["choices"][0]["message"]
+                assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"a": 1}
+        plain = w.ask("POST", "/v1/chat/completions", {"messages": MESSAGES}, authorization=auth)
+        await until(lambda: len(w.gate.requests) == 3)
+        speak(store, w.engine_ids[-1], tokens_of(w, said))
+        assert (await plain.json())["choices"][0]["message"]["content"] == said
 
 
 async def test_a_stop_string_stops_the_engine(web: Make, auth: str, store: Any) -> None:

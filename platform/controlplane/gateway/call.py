@@ -21,6 +21,8 @@ class Call:
     priority_class: PriorityClass
     fields: dict[str, bytes] = field(default_factory=dict)
     """What another web process needs to resume it (resume.py)."""
+    needs_parser: bool = True
+    """Its answer may hold tool calls or reasoning, and not only text."""
     places: dict[str, tuple[str, str]] | None = None
     """Of a resumed request: engine request id -> (instance, incarnation). None: a new request."""
     arrived_s: float = field(default_factory=time.monotonic)

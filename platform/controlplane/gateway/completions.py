@@ -69,6 +69,7 @@ def to_request(front: "FrontEnd", call: Call, body: Mapping[str, Any]) -> Any:
     """Returns vLLM's request with our id and without what only we read. Raises: ApiError 400."""
     ours = {k: v for k, v in body.items() if k not in ("service_tier", "priority", "request_id")}
     request_id = call.request_id.removeprefix(ID_PREFIXES[call.endpoint])
+    call.needs_parser = front.reasons or bool(body.get("tools"))
     return front.parse(call.endpoint, {**ours, "request_id": request_id})
 
 

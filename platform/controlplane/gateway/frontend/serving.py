@@ -32,6 +32,7 @@ from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
 from vllm.exceptions import GenerationError, VLLMValidationError
 from vllm.renderers.online_renderer import OnlineRenderer
 
+from controlplane.gateway.call import current_call
 from controlplane.gateway.errors import ApiError, error_json, to_api_error
 from controlplane.gateway.frontend.llm import PoolLLM, StreamFailed
 from controlplane.gateway.frontend.mapping import (
@@ -73,7 +74,20 @@ class _OurErrors:
 
 
 class PoolChat(_OurErrors, OpenAIServingChat):
-    """vLLM's chat completions."""
+    """vLLM's chat completions; its parser runs for requests that need one."""
+
+    @property
+    def parser_cls(self) -> Any:
+        """The parser of tool calls and reasoning; None for a call whose text is only text.
+
+        It looks at every token, which costs as much as all else that vLLM does for it here.
+        """
+        call = current_call.get(None)
+        return self._parser_cls if call is None or call.needs_parser else None
+
+    @parser_cls.setter
+    def parser_cls(self, parser_cls: Any) -> None:
+        self._parser_cls = parser_cls
 
 
 class PoolCompletion(_OurErrors, OpenAIServingCompletion):
@@ -90,6 +104,8 @@ class FrontEnd:
     completion: PoolCompletion
     tokenization: ServingTokenization
     loaded_unix_s: int
+    reasons: bool
+    """A reasoning parser is set, so every answer goes through it."""
 
     def fields(self, endpoint: str) -> frozenset[str]:
         """Returns the names of all fields that vLLM's request has."""
@@ -225,4 +241,12 @@ def load(settings: FrontEndSettings, client: PoolClient) -> FrontEnd:
         enable_prompt_tokens_details=True,
     )
     tokenization = ServingTokenization(models, renderer, request_logger=None, **template)
-    return FrontEnd(llm, models, chat, completion, tokenization, int(time.time()))
+    return FrontEnd(
+        llm,
+        models,
+        chat,
+        completion,
+        tokenization,
+        loaded_unix_s=int(time.time()),
+        reasons=bool(settings.reasoning_parser),
+    )
