@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 import redis
 
 from engine_pool.errors import StoreUnavailable, StreamAbandoned
+from engine_pool.frames import combine, entry_position, error_frame
 from engine_pool.load_book import LoadBook
 from engine_pool.token_log import StreamError, TokenFrame, TokenLogWriter, log_key
 from engine_pool.view import Bulletin
@@ -30,6 +30,7 @@ MAX_FRAMES_A_CALL = 512
 """Bounds how long one script call keeps the store busy: about 4 ms at 8 us a frame (gateway.md)."""
 MAX_PENDING_FRAMES = 50_000
 """Frames that wait for the store, about 10 MB; more counts as a store that is away."""
+_GIVEN_UP = StreamError(StoreUnavailable.code, "The stream was given up: the store was away.")
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 """Wait between two tries while the store is away; doubles from the first to the longest."""
@@ -211,7 +212,7 @@ class Publisher:
         taken = set()
         for frame in frames:
             end = self._log_end(frame.request_id)
-            if end is not None and end[0] == frame.epoch and end[1] >= _entry_position(frame):
+            if end is not None and end[0] == frame.epoch and end[1] >= entry_position(frame):
                 taken.add(frame.request_id)
         return taken
 
@@ -234,7 +235,7 @@ class Publisher:
             elif frame.is_last:
                 end = self._log_end(frame.request_id)
                 start = end[1] if end is not None and end[0] == frame.epoch else 0
-                kept.append(_error_frame(frame, start, frame.error or _GIVEN_UP))
+                kept.append(error_frame(frame, start, frame.error or _GIVEN_UP))
         return kept
 
     def _note_answers(
@@ -303,7 +304,7 @@ class Publisher:
                     kept[frame.request_id] = frame
                 elif frame.is_last:
                     # The engine has ended it already and will not say so again.
-                    kept[frame.request_id] = _error_frame(frame, 0, error)
+                    kept[frame.request_id] = error_frame(frame, 0, error)
             self._batch = None
             newest = list(kept.values())[-MAX_PENDING_FRAMES // 2 :]
             self._pending = deque((f, False) for f in newest)
@@ -315,44 +316,3 @@ class Publisher:
     def _tell(self) -> Producer:
         assert self._producer is not None, "start() names the producer"
         return self._producer
-
-
-_GIVEN_UP = StreamError(StoreUnavailable.code, "The stream was given up: the store was away.")
-
-
-def _error_frame(frame: TokenFrame, start: int, error: StreamError) -> TokenFrame:
-    return TokenFrame(frame.request_id, frame.epoch, start, (), frame.instance, error=error)
-
-
-def combine(frames: Sequence[TokenFrame]) -> list[TokenFrame]:
-    """Joins successive frames of a request into one, where nothing but tokens and an end is in
-    them."""
-    joined: dict[str, TokenFrame] = {}
-    done: list[TokenFrame] = []
-    for frame in frames:
-        before = joined.get(frame.request_id)
-        if before is None:
-            joined[frame.request_id] = frame
-        elif _can_join(before, frame):
-            joined[frame.request_id] = msgspec.structs.replace(
-                frame,
-                start=before.start,
-                token_ids=before.token_ids + frame.token_ids,
-                cached_tokens=before.cached_tokens,
-            )
-        else:
-            done.append(before)
-            joined[frame.request_id] = frame
-    return done + list(joined.values())
-
-
-def _can_join(before: TokenFrame, after: TokenFrame) -> bool:
-    has_detail = before.detail is not None or after.detail is not None
-    # A last frame without tokens takes an entry id of its own; joined, the id would fall short of
-    # it.
-    is_plain = after.error is None and not before.is_last and bool(after.token_ids)
-    return is_plain and not has_detail and before.epoch == after.epoch and before.end == after.start
-
-
-def _entry_position(frame: TokenFrame) -> int:
-    return int(frame.entry_id.partition("-")[2])

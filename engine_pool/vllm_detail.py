@@ -32,7 +32,8 @@ def encode_detail(output: "EngineCoreOutput") -> bytes | None:
 def decode_detail(detail: bytes) -> "tuple[LogprobsLists | None, LogprobsTensors | None]":
     """Returns (new_logprobs, new_prompt_logprobs_tensors). Raises: msgspec.DecodeError on
     garbage."""
-    logprobs, prompt_logprobs = _decoder().decode(detail)
+    # A writable copy: torch warns about tensors on memory that it must not write to.
+    logprobs, prompt_logprobs = _decoder().decode(bytearray(detail))
     return logprobs, prompt_logprobs
 
 
