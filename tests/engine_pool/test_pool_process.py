@@ -1,0 +1,206 @@
+"""The pool process with real Ray and simulated engines: start, deaths, adoption, stop."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+
+from engine_pool import view
+from engine_pool.token_log import decode_all, log_key, route_key
+from engine_pool.types import InstanceState
+from tests.engine_pool.conftest import StoreServer
+from tests.engine_pool.make import request
+from tests.tiny_model import ROOT, tiny_model
+
+pytestmark = pytest.mark.ray
+
+PATIENCE_S = 90.0
+STOP_PATIENCE_S = 15.0
+
+
+class Pool:
+    """A pool process beside its own Ray and store."""
+
+    def __init__(self, store: StoreServer, folder: Path) -> None:
+        self.store = store
+        self.redis = redis.Redis.from_url(store.url)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.environ = os.environ | {
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'platform'}",
+            "REDIS_URL": store.url,
+            "RAY_ADDRESS": f"127.0.0.1:{port}",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_worker_niceness": "0",
+            "FERRY_ENGINE": "simulated",
+            "FERRY_INSTANCES": "2",
+            "FERRY_MODEL": str(tiny_model()),
+        }
+        command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
+        command += ["--node-ip-address", "127.0.0.1", "--port", str(port)]
+        command += ["--include-dashboard", "false", "--include-log-monitor", "false"]
+        command += ["--no-monitor", "--disable-usage-stats", "--temp-dir", str(folder)]
+        command += ["--object-store-memory", str(100 * 1024**2), "--min-worker-port", "0"]
+        command += ["--max-worker-port", "0", "--dashboard-agent-listen-port", "0"]
+        self.output = (folder / "pool.log").open("ab")
+        self.ray = self._run(command, subprocess.DEVNULL)
+        self.process = self.start()
+
+    def start(self, **environ: str) -> "subprocess.Popen[bytes]":
+        """Starts the pool process; Ray and the store go on if they are there already."""
+        command = [sys.executable, "-m", "engine_pool.main"]
+        self.process = self._run(command, self.output, environ)
+        return self.process
+
+    def _run(self, command: list[str], output: object, environ: dict[str, str] | None = None):
+        return subprocess.Popen(
+            command,
+            env=self.environ | (environ or {}),
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+    def statuses(self) -> dict[str, view.InstanceStatus]:
+        blobs = self.redis.hvals(view.STATUSES)
+        return {s.instance: s for s in map(view.decode_status, blobs)}
+
+    def serving(self) -> dict[str, view.InstanceStatus]:
+        return {n: s for n, s in self.statuses().items() if s.state is InstanceState.SERVING}
+
+    def end(self) -> None:
+        for process in (self.process, self.ray):
+            try:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(STOP_PATIENCE_S)
+            except ProcessLookupError:
+                continue
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+        self.output.close()
+
+
+def until(claim: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    give_up_s = time.monotonic() + patience_s
+    while not claim():
+        assert time.monotonic() < give_up_s, "it does not happen"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1][:3]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    store = StoreServer()
+    store.start()
+    # Ray's sockets lie below this folder, and their paths may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="fr-", dir="/tmp") as folder:
+        one = Pool(store, Path(folder))
+        try:
+            yield one
+        finally:
+            one.end()
+            store.kill()
+
+
+def test_the_wanted_instances_serve(pool):
+    until(lambda: set(pool.serving()) == {"i-01", "i-02"})
+    one = pool.serving()["i-01"]
+    assert one.actor.startswith("engine:default:i-01:")
+    assert one.max_model_len == 2048
+    assert one.pid
+    until(lambda: pool.redis.xlen(view.SAMPLES) > 0)
+
+
+def test_an_actor_takes_requests_by_its_name(pool):
+    until(lambda: pool.serving())
+    actor = next(iter(pool.serving().values())).actor
+    blob = msgspec.msgpack.encode([request("a", max_tokens=5), request("b", prompt_tokens=9999)])
+    pool.redis.set(route_key("a"), "c")
+    script = (
+        "import ray, sys; ray.init(namespace='ferry', log_to_driver=False);"
+        "print(ray.get(ray.get_actor(sys.argv[1]).submit.remote(bytes.fromhex(sys.argv[2]))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, actor, blob.hex()],
+        env=pool.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert "('b', '9999 prompt tokens" in done.stdout
+    until(lambda: pool.redis.xlen(log_key("a")) == 5)
+    last = pool.redis.xrevrange(log_key("a"), count=1)[0][1][b"e"]
+    assert next(iter(decode_all(last))).finish_reason == "length"
+
+
+def test_a_killed_engine_is_lost_and_comes_back(pool):
+    until(lambda: "i-01" in pool.serving())
+    before = pool.serving()["i-01"]
+    os.kill(before.pid, signal.SIGKILL)
+    until(lambda: pool.statuses()["i-01"].state is not InstanceState.SERVING)
+    until(lambda: "i-01" in pool.serving())
+    after = pool.serving()["i-01"]
+    assert after.incarnation != before.incarnation
+    assert after.restarts == before.restarts + 1
+    kinds = [view.decode_event(e[b"e"]).kind for _, e in pool.redis.xrange(view.EVENTS)]
+    assert "instance_lost" in kinds
+
+
+def test_engines_outlive_a_killed_pool_process_and_are_adopted(pool):
+    until(lambda: len(pool.serving()) == 2)
+    before = pool.serving()
+    pool.process.kill()
+    pool.process.wait()
+    assert all(is_alive(s.pid) for s in before.values())
+    pool.redis.delete(view.STATUSES)
+    pool.start()
+    until(lambda: len(pool.serving()) == 2)
+    assert {s.pid for s in pool.serving().values()} == {s.pid for s in before.values()}
+
+
+def test_a_stop_leaves_no_engine(pool):
+    until(lambda: len(pool.serving()) == 2)
+    pids = [s.pid for s in pool.serving().values()]
+    pool.process.terminate()
+    assert pool.process.wait(STOP_PATIENCE_S) == 0
+    until(lambda: not any(is_alive(pid) for pid in pids), STOP_PATIENCE_S)
+    assert all(s.state is InstanceState.STOPPED for s in pool.statuses().values())
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        pytest.param({"FERRY_MODEL": "/no/such/folder"}, "/no/such/folder", id="missing folder"),
+        pytest.param({"FERRY_INSTANCES": "many"}, "FERRY_INSTANCES", id="not a number"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_one_line_and_code_2(environ, words):
+    done = subprocess.run(
+        [sys.executable, "-m", "engine_pool.main"],
+        env=os.environ | environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 2
+    assert words in done.stdout
+    assert len(done.stdout.splitlines()) == 1
