@@ -9,7 +9,7 @@ import { named } from "./messages.js";
 /** @param {string} id @returns {HTMLElement} */
 function cloned(id) {
   const template = /** @type {HTMLTemplateElement} */ (byId(id));
-  return /** @type {HTMLElement} */ (template.content.cloneNode(true)).firstElementChild;
+  return /** @type {HTMLElement} */ (template.content.firstElementChild?.cloneNode(true));
 }
 
 export class RowView {

@@ -28,7 +28,7 @@ from engine_pool.types import (
     RequestId,
     RequestLoad,
 )
-from engine_pool.view import Bulletin
+from engine_pool.view import STATUSES, Bulletin
 
 CAPACITY_TOKENS = 13_616
 BLOCK_TOKENS = 16
@@ -186,8 +186,10 @@ def main() -> None:
     arguments = parser.parse_args()
     count = arguments.instances
     store = redis.Redis.from_url(arguments.url)
-    store.flushdb()
     bulletin = Bulletin(store)
+    for name in store.hkeys(STATUSES):
+        bulletin.forget(InstanceName(name.decode()))
+    store.flushdb()
     now_unix_s = time.time()
     fill_history(store, count, now_unix_s)
     for event in events_of(now_unix_s):

@@ -80,7 +80,6 @@ class Installation:
         """Makes a pool of so many instances report; 0: none."""
         if self.pool is not None:
             _end(self.pool)
-        redis.Redis.from_url(self.redis_url).flushdb()
         command = ("-m", "tests.web.fake_pool", "--url", self.redis_url, "--instances", str(count))
         self.pool = self._run(sys.executable, *command)
 

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
+from django.contrib.auth import alogin
 from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest
 
 from tests.web.conftest import FakeView, FakeWatch
 from web import consumers, messages
 from web.consumers import LiveConsumer
 from web.live import ROWS_MAX, delta_of, snapshot_of, table_of
+
+# Channels closes old connections before every message, so each test may need the database.
+pytestmark = pytest.mark.django_db(transaction=True)
 
 TOPIC = "cluster:default"
 
@@ -206,13 +212,20 @@ async def test_a_slow_client_gets_the_difference_not_a_queue(
 async def test_who_loses_the_role_is_shut_out(
     watch: FakeWatch, fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def no_longer(self: LiveConsumer) -> bool:
-        return False
-
     monkeypatch.setattr(consumers, "PERMISSION_EVERY_S", 0.01)
-    monkeypatch.setattr(LiveConsumer, "_still_allowed", no_longer)
-    socket = Socket(User(username="olga", is_staff=True))
+    operator = await User.objects.acreate(username="olga", is_staff=True)
+    session = SessionStore()
+    request = HttpRequest()
+    request.session = session
+    await alogin(request, operator, backend="django.contrib.auth.backends.ModelBackend")
+    await session.asave()
+    socket = Socket(operator)
+    socket.scope["session"] = session
     await socket.connect()
+    await receive(socket, messages.TICK)
+    await receive(socket, messages.TICK)
+    operator.is_staff = False
+    await operator.asave()
     async with asyncio.timeout(10):
         while (output := await socket.receive_output(timeout=10))["type"] != "websocket.close":
             pass
