@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.installation import Installation
 
-MAX_RUNNING = 3
+MAX_RUNNING = 2
 """Requests in one step of an engine: few, so that a queue is easy to make."""
 
 
@@ -18,6 +18,22 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         tmp_path_factory.mktemp("var"),
         FERRY_ENGINE="simulated",
         FERRY_INSTANCES="2",
+    )
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """One real vLLM engine with the default model, which takes MAX_RUNNING requests at once."""
+    started = Installation(
+        tmp_path_factory.mktemp("real"),
+        FERRY_ENGINE="vllm",
+        FERRY_INSTANCES="1",
+        FERRY_KV_CACHE_GIB="0.3",
         FERRY_MAX_RUNNING=str(MAX_RUNNING),
     )
     try:
@@ -47,6 +63,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours = [item for item in items if here in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.slow)
-    order = {"test_deaths.py": 1, "test_make_up.py": 2, "test_real_engines.py": 3}
+    order = {
+        "test_deaths.py": 1,
+        "test_make_up.py": 2,
+        "test_leaving.py": 3,
+        "test_real_engines.py": 4,
+    }
     ours.sort(key=lambda item: order.get(item.path.name, 0))
     items[:] = [item for item in items if item not in ours] + ours

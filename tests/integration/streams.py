@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from websockets.sync.client import ClientConnection, connect
 
 CHAT = "/v1/chat/completions"
 WORDS = [{"role": "user", "content": "Tell me a long story."}]
@@ -75,6 +76,12 @@ def send_only(url: str, headers: dict[str, str], body: dict[str, Any]) -> Iterat
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
         connection.sendall(f"POST {CHAT} HTTP/1.1\r\n{head}\r\n".encode() + content)
         yield
+
+
+def open_socket(url: str, headers: dict[str, str]) -> ClientConnection:
+    """Opens the API's WebSocket; use it in a `with`."""
+    address = url.replace("http", "ws", 1) + "/v1/responses"
+    return connect(address, additional_headers=headers)
 
 
 def events_of(answer: httpx.Response) -> Iterator[Event]:

@@ -10,16 +10,18 @@ from tests.integration.streams import (
     DETACH,
     Event,
     chat_body,
-    endless_body,
     open_stream,
     take,
 )
+
+LONG = 4000
+"""Tokens; simulated answers end by themselves, the shortest after half a second or more."""
 
 
 def test_a_killed_web_server_comes_back_and_its_stream_goes_on_elsewhere(
     idle: Installation, second_url: str
 ) -> None:
-    body = chat_body(400, ignore_eos=True)
+    body = chat_body(400)
     events: list[Event] = []
     (web,) = idle.processes("web")
     try:
@@ -46,7 +48,7 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(
     idle: Installation,
 ) -> None:
     wait_for(lambda: _serving(idle) == 2, "both engines serve", START_DEADLINE_S)
-    with open_stream(idle.url, idle.headers, endless_body()) as stream:
+    with open_stream(idle.url, idle.headers, chat_body(LONG)) as stream:
         take(stream, 5)
         victim = wait_for(
             lambda: next((load.instance for load in idle.loads() if load.running), None),
@@ -80,7 +82,7 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(
 def test_a_killed_store_ends_streams_with_an_error_and_all_recovers(idle: Installation) -> None:
     (store,) = idle.processes("store")
     # While it is stopped the supervisor sees a living process: time to look at the outage.
-    with open_stream(idle.url, idle.headers, endless_body()) as stream:
+    with open_stream(idle.url, idle.headers, chat_body(LONG)) as stream:
         take(stream, 5)
         store.suspend()
         rest = list(stream)
@@ -109,7 +111,7 @@ def test_a_killed_store_ends_streams_with_an_error_and_all_recovers(idle: Instal
 def test_a_killed_pool_process_disturbs_no_stream(idle: Installation) -> None:
     (pool,) = idle.processes("pool")
     before = {status.incarnation for status in idle.statuses()}
-    with open_stream(idle.url, idle.headers, chat_body(100, ignore_eos=True)) as stream:
+    with open_stream(idle.url, idle.headers, chat_body(100)) as stream:
         take(stream, 5)
         pool.kill()
         assert list(stream)[-1].data == "[DONE]"

@@ -2,16 +2,23 @@
 
 import json
 
-from websockets.sync.client import connect
-
 from tests.integration.installation import Installation
-from tests.integration.streams import CHAT, DETACH, WORDS, chat_body, open_stream, take, text_of
+from tests.integration.streams import (
+    CHAT,
+    DETACH,
+    WORDS,
+    chat_body,
+    open_socket,
+    open_stream,
+    take,
+    text_of,
+)
 
 
 def test_a_stream_goes_on_at_another_web_process_without_gap_or_repeat(
     idle: Installation, second_url: str
 ) -> None:
-    body = chat_body(60, ignore_eos=True)
+    body = chat_body(60)
     with open_stream(idle.url, idle.headers | DETACH, body) as events:
         first = take(events, 9)
     after = {"Last-Event-ID": first[-1].event_id}
@@ -39,7 +46,7 @@ def test_a_socket_s_answer_goes_on_at_another_web_process(
 ) -> None:
     create = {"type": "response.create", "messages": WORDS, "max_output_tokens": 40}
     first: list[dict[str, object]] = []
-    with connect(_socket_url(idle.url), additional_headers=idle.headers) as socket:
+    with open_socket(idle.url, idle.headers) as socket:
         socket.send(json.dumps(create | {"model": "SmolLM2-135M-Instruct"}))
         while len(first) < 42 and (not first or first[-1]["type"] != "response.completed"):
             first.append(json.loads(socket.recv(60)))
@@ -51,12 +58,8 @@ def test_a_socket_s_answer_goes_on_at_another_web_process(
         "starting_after": cut["sequence_number"],
     }
     rest: list[dict[str, object]] = []
-    with connect(_socket_url(second_url), additional_headers=idle.headers) as socket:
+    with open_socket(second_url, idle.headers) as socket:
         socket.send(json.dumps(resume))
         while not rest or rest[-1]["type"] != "response.completed":
             rest.append(json.loads(socket.recv(60)))
     assert rest == first[11:]
-
-
-def _socket_url(url: str) -> str:
-    return url.replace("http", "ws", 1) + "/v1/responses"
