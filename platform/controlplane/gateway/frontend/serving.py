@@ -5,6 +5,7 @@ when it does not fit. Importing this module takes seconds of CPU time: import it
 (runtime.py). Only this package imports vLLM in the gateway.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -185,6 +186,10 @@ async def _checked(making: Awaitable[Any]) -> Any:
             logger.exception("vLLM's front end failed")
         raise known from error
     if isinstance(made, ErrorResponse):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # vLLM swallows the cancellation of an answer that does not stream.
+            raise asyncio.CancelledError
         raise from_response(made)
     return made
 
