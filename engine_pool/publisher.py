@@ -18,6 +18,7 @@ from typing import Protocol
 
 import redis
 
+from engine_pool.absence import RETRY_MAX_S, StoreAbsence, Unheard
 from engine_pool.errors import StoreUnavailable, StreamAbandoned
 from engine_pool.frames import combine, entry_position, error_frame
 from engine_pool.load_book import LoadBook
@@ -31,9 +32,6 @@ MAX_FRAMES_A_CALL = 512
 MAX_PENDING_FRAMES = 50_000
 """Frames that wait for the store, about 10 MB; more counts as a store that is away."""
 _GIVEN_UP = StreamError(StoreUnavailable.code, "The stream was given up: the store was away.")
-RETRY_FIRST_S = 0.05
-RETRY_MAX_S = 1.0
-"""Wait between two tries while the store is away; doubles from the first to the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +81,11 @@ class Publisher:
         self._pending: deque[tuple[TokenFrame, bool]] = deque()
         """Frames, and whether each is its request's first."""
         self._batch: _Batch | None = None
-        self._away_since_s: float | None = None
-        self._retry_at_s = 0.0
-        self._retry_wait_s = RETRY_FIRST_S
+        self._absence = StoreAbsence()
+        self._unheard = Unheard()
         self._gapped: set[str] = set()
         """Requests whose frames were given up: only an error may follow, right after the log's
         end."""
-        self._unheard_since_s: dict[str, float] = {}
         self._reported_version = -1
         self._reported_at_s = float("-inf")
         self._is_stopping = False
@@ -121,7 +117,7 @@ class Publisher:
 
     @property
     def is_store_away(self) -> bool:
-        return self._away_since_s is not None
+        return self._absence.is_away
 
     def _run(self) -> None:
         while True:
@@ -147,7 +143,7 @@ class Publisher:
             return True
         now_s = self._clock()
         if self.is_store_away:
-            return now_s >= self._retry_at_s
+            return now_s >= self._absence.retry_at_s
         return self._has_frames() or self._is_report_due(now_s)
 
     def _is_report_due(self, now_s: float) -> bool:
@@ -160,12 +156,12 @@ class Publisher:
         return self._reported_at_s + wait_s
 
     def _sleep_s(self) -> float:
-        due_at_s = self._retry_at_s if self.is_store_away else self._report_due_at_s()
+        due_at_s = self._absence.retry_at_s if self.is_store_away else self._report_due_at_s()
         return max(0.0, due_at_s - self._clock())
 
     def turn(self) -> None:
         """One round: frames that wait, then abandoned streams, then a load report if one is due."""
-        if self.is_store_away and self._clock() < self._retry_at_s:
+        if self.is_store_away and self._clock() < self._absence.retry_at_s:
             return
         began_s = self._clock()
         try:
@@ -246,21 +242,16 @@ class Publisher:
             request_id = frame.request_id
             if frame.is_last:
                 self._gapped.discard(request_id)
-            if request_id in unheard and not frame.is_last and request_id not in refused:
-                self._unheard_since_s.setdefault(request_id, now_s)
-            else:
-                self._unheard_since_s.pop(request_id, None)
+            is_over = frame.is_last or request_id in refused
+            self._unheard.note(request_id, now_s, is_heard=is_over or request_id not in unheard)
         if refused:
             log.warning("the store refused %d streams; their requests end here", len(refused))
             self._tell().drop(sorted(refused))
 
     def _fail_abandoned(self) -> None:
         grace_s = self._times.orphan_grace_s
-        long_ago_s = self._clock() - grace_s
-        abandoned = [i for i, since_s in self._unheard_since_s.items() if since_s <= long_ago_s]
+        abandoned = self._unheard.take_older(grace_s, self._clock())
         if abandoned:
-            for request_id in abandoned:
-                del self._unheard_since_s[request_id]
             message = f"No web process read this stream for {grace_s:.0f} s, so it was ended."
             self._tell().fail(abandoned, StreamError(StreamAbandoned.code, message))
 
@@ -274,20 +265,14 @@ class Publisher:
             self._book.reported(load)
 
     def _note_success(self) -> None:
-        if self._away_since_s is not None:
-            log.warning("the store is back after %.1f s", self._clock() - self._away_since_s)
-            self._away_since_s = None
-        self._retry_wait_s = RETRY_FIRST_S
+        away_s = self._absence.succeeded(self._clock())
+        if away_s is not None:
+            log.warning("the store is back after %.1f s", away_s)
 
     def _note_failure(self, error: redis.RedisError, began_s: float) -> None:
-        now_s = self._clock()
-        if self._away_since_s is None:
+        if not self.is_store_away:
             log.warning("the store does not answer: %s", type(error).__name__)
-            # A store that hangs was away already when the try began.
-            self._away_since_s = began_s
-        self._retry_at_s = now_s + self._retry_wait_s
-        self._retry_wait_s = min(RETRY_MAX_S, self._retry_wait_s * 2)
-        away_s = now_s - self._away_since_s
+        away_s = self._absence.failed(began_s, self._clock())
         if away_s >= self._times.store_timeout_s or len(self._pending) > MAX_PENDING_FRAMES:
             self._give_up(f"the store did not answer for {away_s:.1f} s")
 
@@ -308,7 +293,7 @@ class Publisher:
             self._batch = None
             newest = list(kept.values())[-MAX_PENDING_FRAMES // 2 :]
             self._pending = deque((f, False) for f in newest)
-        self._unheard_since_s.clear()
+        self._unheard.forget()
         if not all(f.error is not None for f in waiting):
             log.error("%s: every stream of this engine is given up", why)
         self._tell().fail(None, error)
