@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,9 +20,10 @@ import redis
 
 from engine_pool.absence import RETRY_MAX_S, StoreAbsence, Unheard
 from engine_pool.errors import StoreUnavailable, StreamAbandoned
-from engine_pool.frames import combine, entry_position, error_frame
+from engine_pool.frames import combine, error_frame
 from engine_pool.load_book import LoadBook
-from engine_pool.token_log import StreamError, TokenFrame, TokenLogWriter, log_key
+from engine_pool.log_end import after_gaps, taken_before
+from engine_pool.token_log import StreamError, TokenFrame, TokenLogWriter
 from engine_pool.view import Bulletin
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ MAX_FRAMES_A_CALL = 512
 """Bounds how long one script call keeps the store busy: about 4 ms at 8 us a frame (gateway.md)."""
 MAX_PENDING_FRAMES = 50_000
 """Frames that wait for the store, about 10 MB; more counts as a store that is away."""
-_GIVEN_UP = StreamError(StoreUnavailable.code, "The stream was given up: the store was away.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +180,14 @@ class Publisher:
             batch = self._batch
             assert batch is not None
             batch.tries += 1
-            batch.frames = self._after_gaps(batch.frames)
+            if self._gapped:
+                batch.frames = after_gaps(self._store, batch.frames, self._gapped)
             if batch.frames:
                 appended = self._writer.append(batch.frames, batch.firsts)
                 refused = set(appended.refused)
                 if refused and batch.tries > 1:
-                    refused -= self._taken_before(
-                        f for f in batch.frames if f.request_id in refused
-                    )
+                    lost = [f for f in batch.frames if f.request_id in refused]
+                    refused -= taken_before(self._store, lost)
                 self._note_answers(batch.frames, refused, set(appended.unheard))
             self._batch = None
 
@@ -201,38 +201,6 @@ class Publisher:
         frames = combine([f for f, _ in taken])
         self._batch = _Batch(frames, firsts & {f.request_id for f in frames})
         return True
-
-    def _taken_before(self, frames: Iterable[TokenFrame]) -> set[str]:
-        """Returns the requests whose frames an earlier try has brought in although its answer
-        was lost."""
-        taken = set()
-        for frame in frames:
-            end = self._log_end(frame.request_id)
-            if end is not None and end[0] == frame.epoch and end[1] >= entry_position(frame):
-                taken.add(frame.request_id)
-        return taken
-
-    def _log_end(self, request_id: str) -> tuple[int, int] | None:
-        """Returns epoch and position of a log's last entry; None when there is no log."""
-        entries = self._store.xrevrange(log_key(request_id), count=1)
-        if not entries:
-            return None
-        epoch, _, position = entries[0][0].decode().partition("-")
-        return int(epoch), int(position)
-
-    def _after_gaps(self, frames: list[TokenFrame]) -> list[TokenFrame]:
-        """Drops what follows a gap, and ends such a stream with an error at the end of its log."""
-        if not self._gapped:
-            return frames
-        kept = []
-        for frame in frames:
-            if frame.request_id not in self._gapped:
-                kept.append(frame)
-            elif frame.is_last:
-                end = self._log_end(frame.request_id)
-                start = end[1] if end is not None and end[0] == frame.epoch else 0
-                kept.append(error_frame(frame, start, frame.error or _GIVEN_UP))
-        return kept
 
     def _note_answers(
         self, frames: Sequence[TokenFrame], refused: set[str], unheard: set[str]
