@@ -30,7 +30,7 @@ from engine_pool.outbox import EngineGate, Outbox
 from engine_pool.policy.dispatch import Refusal, RequestDemand, choose
 from engine_pool.ports import EngineRequest
 from engine_pool.stream import Stream
-from engine_pool.token_log import TokenLogReader, request_key
+from engine_pool.token_log import TokenLogReader, request_key, route_key
 from engine_pool.token_reader import TokenReader
 from engine_pool.types import InFlight, InstanceName, InstanceStatus
 
@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 TRIES_MAX: Final = 3
 """Instances that a request is offered to: enough for a race or a crash, too few to hide a fault."""
 STORE_TIMEOUT_S: Final = 5.0
-"""For the one round trip before a request is sent: a millisecond, but a burst of hundreds of requests
-keeps this process from its sockets for a second or two, and that must not count as a dead store."""
+"""For the one round trip before a request is sent: a millisecond, but a burst of hundreds of
+requests keeps this process from its sockets for a second or two, which is no dead store."""
 
 
 @dataclass(slots=True)
@@ -101,9 +101,11 @@ class Dispatcher:
             for stream in streams:
                 self._reader.open(stream)
             return await self._try_instances(submission, streams)
-        except PoolError:
+        except PoolError as error:
             for stream in streams:
                 self._reader.close(stream.request_id)
+            if not isinstance(error, StoreUnavailable):
+                await self._forget(submission)
             raise
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -187,6 +189,16 @@ class Dispatcher:
         except (redis.RedisError, OSError, TimeoutError) as error:
             raise StoreUnavailable("The store does not answer; try again soon.") from error
 
+    async def _forget(self, submission: Submission) -> None:
+        """Removes what `_announce` has written for a request that nobody took."""
+        keys = [request_key(submission.record), *map(route_key, submission.ids)]
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                await self._store.unlink(*keys)
+        except (redis.RedisError, OSError, TimeoutError):
+            # They go by themselves, later.
+            logger.info("%s: left in the store", submission.record)
+
     async def _offer(self, submission: Submission, status: InstanceStatus) -> PoolError | None:
         """Returns None when the instance took all, else why it did not; it has none of them then.
 
@@ -220,5 +232,8 @@ class Dispatcher:
 
     def _outbox(self, actor: str) -> Outbox:
         if actor not in self._outboxes:
+            known = {s.actor for s in self._live.statuses.values()}
+            for gone in [a for a, o in self._outboxes.items() if a not in known and o.is_idle]:
+                del self._outboxes[gone]
             self._outboxes[actor] = Outbox(self._gate, actor)
         return self._outboxes[actor]

@@ -64,6 +64,11 @@ class Outbox:
             self._wake()
         return unsent
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits and no call is under way."""
+        return self._sender is None or self._sender.done()
+
     async def close(self) -> None:
         """Sends what waits and ends."""
         if self._sender is not None:

@@ -13,7 +13,7 @@ from engine_pool.config import PoolConfig
 from engine_pool.dispatcher import Submission
 from engine_pool.errors import EngineRefused, InstanceLost, NoInstance, RequestTooLarge
 from engine_pool.ports import EngineRequest
-from engine_pool.token_log import request_key
+from engine_pool.token_log import request_key, route_key
 from engine_pool.types import InstanceState
 from engine_pool.view import Bulletin
 from tests.controlplane.fakes import (
@@ -106,6 +106,7 @@ async def test_when_all_refuse_the_reason_is_told(store_url: str) -> None:
         with pytest.raises(EngineRefused, match="no room"):
             await client.dispatcher.submit(submission("a"))
         assert client.view.pool_view(time.time()).in_flight == ()
+        assert await client.store.exists(request_key("record"), route_key("a")) == 0
 
 
 async def test_without_a_serving_instance_nothing_is_sent(store_url: str) -> None:

@@ -13,7 +13,6 @@ from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse
 from controlplane.gateway.fields import check_fields
 from controlplane.gateway.runtime import Runtime
-from controlplane.gateway.sessions import policy_of_session
 from controlplane.gateway.sse import Mark, Numbering, parse_mark
 from controlplane.tenants.key_cache import DatabaseAway, KeyCache
 from controlplane.tenants.selectors import KeyPolicy
@@ -141,10 +140,8 @@ class Views:
         return ApiResponse(content_type=EVENTS, stream=events, headers=_place(call))
 
     async def _authenticate(self, request: ApiRequest) -> KeyPolicy:
-        """Returns what the request's key or session allows. Raises: ApiError 401 or 503."""
+        """Returns what the request's key allows. Raises: ApiError 401, 503 without a database."""
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
-        if not scheme and (policy := await policy_of_session(request)):
-            return policy
         if scheme.lower() != "bearer" or not text:
             raise ApiError(
                 401,

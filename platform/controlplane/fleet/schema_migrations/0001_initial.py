@@ -4,28 +4,39 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='FleetEventRecord',
+            name="FleetEventRecord",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('entry_id', models.CharField(help_text="Of the store's stream.", max_length=64, unique=True)),
-                ('at', models.DateTimeField()),
-                ('kind', models.CharField(max_length=64)),
-                ('severity', models.CharField(max_length=8)),
-                ('instance', models.CharField(blank=True, max_length=64)),
-                ('headline', models.CharField(max_length=255)),
-                ('detail', models.TextField(blank=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "entry_id",
+                    models.CharField(
+                        help_text="Of the store's stream.", max_length=64, unique=True
+                    ),
+                ),
+                ("at", models.DateTimeField()),
+                ("kind", models.CharField(max_length=64)),
+                ("severity", models.CharField(max_length=8)),
+                ("instance", models.CharField(blank=True, max_length=64)),
+                ("headline", models.CharField(max_length=255)),
+                ("detail", models.TextField(blank=True)),
             ],
             options={
-                'ordering': ['-at'],
-                'indexes': [models.Index(fields=['-at'], name='fleet_fleet_at_d0d713_idx'), models.Index(fields=['instance', '-at'], name='fleet_fleet_instanc_dd2c13_idx')],
+                "ordering": ["-at"],
+                "indexes": [
+                    models.Index(fields=["-at"], name="fleet_fleet_at_d0d713_idx"),
+                    models.Index(fields=["instance", "-at"], name="fleet_fleet_instanc_dd2c13_idx"),
+                ],
             },
         ),
     ]

@@ -17,9 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
@@ -30,11 +28,12 @@ from vllm.entrypoints.serve.tokenize.protocol import (
     TokenizeRequest,
 )
 from vllm.entrypoints.serve.tokenize.serving import ServingTokenization
-from vllm.exceptions import GenerationError, VLLMValidationError
+from vllm.exceptions import VLLMValidationError
 from vllm.renderers.online_renderer import OnlineRenderer
 
-from controlplane.gateway.call import current_call
-from controlplane.gateway.errors import ApiError, error_json, to_api_error
+from controlplane.gateway.errors import ApiError
+from controlplane.gateway.frontend.endpoints import PoolChat, PoolCompletion
+from controlplane.gateway.frontend.inline import render_short_prompts_inline
 from controlplane.gateway.frontend.llm import PoolLLM, StreamFailed
 from controlplane.gateway.frontend.mapping import (
     from_exception,
@@ -43,7 +42,6 @@ from controlplane.gateway.frontend.mapping import (
     from_validation,
 )
 from engine_pool.client import PoolClient
-from engine_pool.errors import PoolError
 
 logger = logging.getLogger(__name__)
 
@@ -58,41 +56,6 @@ class FrontEndSettings:
     tool_parser: str
     """vLLM's name of the parser of tool calls; empty: tools with `tool_choice` auto are refused."""
     reasoning_parser: str
-
-
-class _OurErrors:
-    """Gives errors in mid-stream our shape (mixin for vLLM's serving classes)."""
-
-    def _convert_generation_error_to_streaming_response(self, e: GenerationError) -> str:
-        return error_json(
-            to_api_error(e.error if isinstance(e, StreamFailed) else PoolError(str(e)))
-        )
-
-    def create_streaming_error_response(self, message: Any, *args: Any, **kwargs: Any) -> str:
-        if isinstance(message, VLLMValidationError):
-            return error_json(from_validation(message))
-        return error_json(ApiError(500, "The request failed in the gateway."))
-
-
-class PoolChat(_OurErrors, OpenAIServingChat):
-    """vLLM's chat completions; its parser runs for requests that need one."""
-
-    @property
-    def parser_cls(self) -> Any:
-        """The parser of tool calls and reasoning; None for a call whose text is only text.
-
-        It looks at every token, which costs as much as all else that vLLM does for it here.
-        """
-        call = current_call.get(None)
-        return self._parser_cls if call is None or call.needs_parser else None
-
-    @parser_cls.setter
-    def parser_cls(self, parser_cls: Any) -> None:
-        self._parser_cls = parser_cls
-
-
-class PoolCompletion(_OurErrors, OpenAIServingCompletion):
-    """vLLM's text completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +174,7 @@ def load(settings: FrontEndSettings, client: PoolClient) -> FrontEnd:
         structured_outputs_config=args.create_structured_outputs_config(),
     )
     llm = PoolLLM(config, client)
+    render_short_prompts_inline(llm.renderer)
     base = BaseModelPath(name=settings.served_model_name, model_path=settings.served_model_name)
     models = OpenAIServingModels(llm, [base])
     parsers = {
