@@ -41,6 +41,10 @@ class PoolConfig:
     tokens."""
     max_running: int = 64
     """FERRY_MAX_RUNNING: requests in one step (vLLM's max_num_seqs)."""
+    engine_threads: int = 0
+    """FERRY_ENGINE_THREADS: CPU threads of an engine's forward pass; 0: the machine's cores
+    divided by the instances. More threads than cores, or cores that others use, make each step
+    much slower."""
     engine_memory_gib: float = 2.0
     """FERRY_ENGINE_MEMORY_GIB, GiB that an engine needs besides its KV cache; checked before
     start."""
@@ -94,6 +98,9 @@ class PoolConfig:
             ),
             kv_cache_gib=_read(environ, "FERRY_KV_CACHE_GIB", _number(0.01), default.kv_cache_gib),
             max_running=_read(environ, "FERRY_MAX_RUNNING", _integer(1, 4096), default.max_running),
+            engine_threads=_read(
+                environ, "FERRY_ENGINE_THREADS", _integer(0, 1024), default.engine_threads
+            ),
             engine_memory_gib=_read(
                 environ, "FERRY_ENGINE_MEMORY_GIB", _number(0.1), default.engine_memory_gib
             ),

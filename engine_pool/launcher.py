@@ -91,13 +91,13 @@ class Launcher:
         self._prefix = f"engine:{config.pool}:"
 
     def spec(self, instance: InstanceName, incarnation: str) -> EngineSpec:
-        cores = os.cpu_count() or 1
+        share = max(1, (os.cpu_count() or 1) // max(1, self._config.instances))
         return EngineSpec(
             instance=instance,
             incarnation=incarnation,
             config=self._config,
             model_path=self._model.path,
-            threads=max(1, cores // max(1, self._config.instances)),
+            threads=self._config.engine_threads or share,
             max_model_len=self._max_model_len,
             sample_text=self._text,
         )

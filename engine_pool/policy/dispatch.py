@@ -60,19 +60,20 @@ class _Candidate:
     sent: tuple[InFlight, ...]
 
     @property
-    def queued_tokens(self) -> int:
-        reported = sum(r.demand_tokens for r in self.load.waiting)
-        return reported + sum(r.demand_tokens for r in self.sent)
+    def holds_tokens(self) -> int:
+        """KV tokens that one request can have at most."""
+        return int(self.load.capacity_tokens * (1 - WATERMARK))
 
     @property
     def queued(self) -> int:
         return len(self.load.waiting) + len(self.sent)
 
     @property
-    def left_tokens(self) -> float:
-        """KV tokens that are left once everything queued is in."""
-        watermark_tokens = WATERMARK * self.load.capacity_tokens
-        return self.load.free_tokens - watermark_tokens - self.queued_tokens
+    def left_tokens(self) -> int:
+        """KV tokens that are left once everything queued is in; negative when not all fits."""
+        reported = sum(r.demand_tokens for r in self.load.waiting)
+        sent = sum(r.demand_tokens for r in self.sent)
+        return self.holds_tokens - self.load.used_tokens - reported - sent
 
     @property
     def freeness_steps(self) -> float:
@@ -101,15 +102,13 @@ def choose(
     candidates = list(_candidates(view, now_unix_s, report_max_age_s))
     if not candidates:
         return Refusal(_why_nobody(view, now_unix_s, report_max_age_s))
-    largest_tokens = max(c.load.capacity_tokens * (1 - WATERMARK) for c in candidates)
-    if request.demand_tokens > largest_tokens:
-        return Refusal(
-            f"the prompt needs {request.demand_tokens} KV tokens, the largest instance holds"
-            f" {int(largest_tokens)}",
-            is_permanent=True,
-        )
+    fit = [c for c in candidates if request.demand_tokens <= c.holds_tokens]
+    if not fit:
+        need, most = request.demand_tokens, max(c.holds_tokens for c in candidates)
+        why = f"the prompt needs {need} KV tokens, the largest instance holds {most}"
+        return Refusal(why, is_permanent=True)
     best = max(
-        (c for c in candidates if request.demand_tokens <= c.load.capacity_tokens),
+        fit,
         key=lambda c: (
             c.freeness_steps,
             -c.ahead_of(priority_class),
@@ -136,10 +135,9 @@ def _candidates(view: PoolView, now_unix_s: float, max_age_s: float) -> Iterator
 
 
 def _why(best: _Candidate, candidates: int) -> str:
-    requests = len(best.load.running) + best.queued
     among = f"the freest of {candidates}" if candidates > 1 else "the only one that serves"
-    left = f"{best.load.instance} is {among}: {int(best.left_tokens)} KV tokens left"
-    if requests == 0:
+    left = f"{best.load.instance} is {among}: {best.left_tokens} KV tokens left"
+    if math.isinf(best.freeness_steps):
         return f"{left}, idle"
     shared = f"for {len(best.load.running)} running and {best.queued} queued"
     return f"{left} {shared}, {best.freeness_steps:.0f} decode steps"
@@ -148,10 +146,9 @@ def _why(best: _Candidate, candidates: int) -> str:
 def _why_nobody(view: PoolView, now_unix_s: float, max_age_s: float) -> str:
     if not view.statuses:
         return "the pool has no instance"
-    serving = [s for s in view.statuses if s.state is InstanceState.SERVING]
-    if not serving:
-        states = sorted({s.state.value for s in view.statuses})
-        return f"none of {len(view.statuses)} instances serves ({', '.join(states)})"
+    states = {s.state for s in view.statuses}
+    if InstanceState.SERVING not in states:
+        return f"none of {len(view.statuses)} instances serves ({', '.join(sorted(states))})"
     ages_s = [now_unix_s - load.at_unix_s for load in view.loads]
     newest = f"the newest is {min(ages_s):.1f} s old" if ages_s else "there is none"
     return f"no serving instance has a report younger than {max_age_s:g} s ({newest})"
