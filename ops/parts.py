@@ -156,6 +156,8 @@ def common_environ(places: Places) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "TOKENIZERS_PARALLELISM": "false",
         MARK: str(run_dir(settings.var_dir)),
+        # Ray's agents and Celery give themselves titles, which would overwrite that mark.
+        "SPT_NOENV": "1",
     }
 
 
