@@ -101,7 +101,7 @@ def web_part(host: str, port: int, name: str = "web") -> Part:
         *("--no-access-log", "--no-server-header"),
         *("--timeout-graceful-shutdown", str(WEB_GRACE_S)),
     )
-    return Part(name, command, needs=(), stop_timeout_s=WEB_GRACE_S + 1, start_nice=-5)
+    return Part(name, command, needs=(), stop_timeout_s=WEB_GRACE_S + 1, start_nice=-19)
 
 
 def _ray_command(places: Places) -> tuple[str, ...]:
