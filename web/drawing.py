@@ -82,7 +82,9 @@ def gauge_tone(freeness: Freeness) -> str:
         return "none"
     if freeness == "idle":
         return "spare"
-    if freeness == "draining" or freeness < SHORT_BELOW_STEPS:
+    if freeness == "draining":
+        return "drain"
+    if freeness < SHORT_BELOW_STEPS:
         return "short"
     if freeness < BAND_STEPS[0]:
         return "low"

@@ -3,7 +3,7 @@
 from django.urls import URLPattern, URLResolver, path
 from django.views.generic import RedirectView
 
-from web.views import cluster, playground, session, status
+from web.views import cluster, events, playground, session, status
 
 app_name = "web"
 
@@ -14,6 +14,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("logout/", session.LogoutView.as_view(), name="logout"),
     path("theme/", session.theme, name="theme"),
     path("cluster/", cluster.cluster, name="cluster"),
+    path("events/", events.events, name="events"),
     path("live/snapshot/", status.live_snapshot, name="live-snapshot"),
     path("status/", status.status, name="status"),
     path("playground/", playground.playground, name="playground"),

@@ -55,7 +55,8 @@ export function gaugePercent(freeness) {
 export function gaugeTone(freeness) {
   if (freeness === null) return "none";
   if (freeness === "idle") return "spare";
-  if (freeness === "draining" || freeness < SHORT_BELOW_STEPS) return "short";
+  if (freeness === "draining") return "drain";
+  if (freeness < SHORT_BELOW_STEPS) return "short";
   if (freeness < BAND_STEPS[0]) return "low";
   return freeness <= BAND_STEPS[1] ? "band" : "spare";
 }

@@ -1,6 +1,6 @@
 // Decisions and events, newest first. While somebody reads in the list, new ones wait behind a button.
 
-import { byId, find, setAttr, setText } from "./dom.js";
+import { byId, find, localTimes, setAttr, setText } from "./dom.js";
 import { clock, fullTime } from "./format.js";
 import { named } from "./messages.js";
 
@@ -11,6 +11,12 @@ export class EventList {
   constructor(list) {
     this.list = list;
     this.keys = new Set([...list.children].map((item) => /** @type {HTMLElement} */ (item).dataset.key));
+    this.size = SHOWN_MAX;
+    // Who asks for older ones has them until the page is left.
+    list.addEventListener("htmx:afterSwap", () => {
+      this.size = list.childElementCount;
+      localTimes(list);
+    });
     /** @type {[string, any][]} */
     this.waiting = [];
     this.button = /** @type {HTMLButtonElement} */ (byId("new-events"));
@@ -44,8 +50,8 @@ export class EventList {
     if (!this.waiting.length) return;
     this.waiting.sort(([, a], [, b]) => a.at_unix_s - b.at_unix_s);
     for (const [key, event] of this.waiting.splice(0)) this.insert(key, event);
-    while (this.list.childElementCount > SHOWN_MAX) {
-      const last = /** @type {HTMLElement} */ (this.list.lastElementChild);
+    const items = /** @type {HTMLElement[]} */ ([...this.list.querySelectorAll("li[data-key]")]);
+    for (const last of items.slice(this.size)) {
       this.keys.delete(last.dataset.key);
       last.remove();
     }

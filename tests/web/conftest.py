@@ -63,6 +63,7 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         "controlplane.fleet.api",
         "web.consumers",
         "web.views.cluster",
+        "web.views.events",
         "web.views.frame",
         "web.views.playground",
         "web.views.status",

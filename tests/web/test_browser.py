@@ -276,6 +276,15 @@ def test_an_answer_goes_on_after_its_connection_broke(
         expect(answer.locator(".chip")).to_have_text("i-01")
 
 
+def test_older_events_join_the_list_without_leaving_the_page(
+    eight: Installation, browser: Browser
+) -> None:
+    with opened(eight, browser) as page:
+        page.click("#events .older a")
+        expect(page.locator("#events .older")).to_have_text("No older events.")
+        assert page.url.endswith("/cluster/")
+
+
 def test_the_theme_can_be_chosen(eight: Installation, browser: Browser) -> None:
     with opened(eight, browser) as page:
         page.click("details.menu summary")

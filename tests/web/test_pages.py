@@ -3,15 +3,17 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from controlplane.fleet.models import FleetEventRecord
 from tests.web.conftest import FakeView, FakeWatch
 from web.live import ROWS_MAX
 
-PAGES = ("/cluster/", "/playground/", "/status/", "/live/snapshot/")
+PAGES = ("/events/", "/cluster/", "/playground/", "/status/", "/live/snapshot/")
 API = ("/api/v1/snapshot", "/api/v1/instances", "/api/v1/events", "/api/v1/history")
 
 
@@ -176,3 +178,33 @@ def test_the_polled_snapshot_names_unknown_topics(
     bad = operators_client.get("/live/snapshot/?topics=secrets")
     assert bad.status_code == 400
     assert "secrets" in bad.json()["message"]
+
+
+def test_older_events_come_from_the_database_page_by_page(
+    watch: FakeWatch, operators_client: Client
+) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    FleetEventRecord.objects.bulk_create(
+        FleetEventRecord(
+            entry_id=str(i), at=start + timedelta(seconds=i), kind="k", headline=f"event {i}."
+        )
+        for i in range(60)
+    )
+    whole = operators_client.get("/events/").content.decode()
+    assert "event 59." in whole
+    assert "event 9." not in whole
+    before = re.search(r"before=([0-9.]+)", whole)
+    assert before is not None
+    part = operators_client.get(f"/events/?before={before[1]}", headers={"HX-Request": "true"})
+    html = part.content.decode()
+    assert "<html" not in html
+    assert html.count("data-key=") == 10
+    assert "event 9." in html
+    assert "Older" not in html
+
+
+@pytest.mark.parametrize("before", ["x", "1e99", "nan"])
+def test_a_bad_time_is_refused(before: str, watch: FakeWatch, operators_client: Client) -> None:
+    answer = operators_client.get(f"/events/?before={before}")
+    assert answer.status_code == 400
+    assert answer.content.startswith(b"before:")

@@ -82,6 +82,9 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "least": list(picture.least.items()),
         "band": pictures.BAND_STEPS,
         "events": list(picture.events.items()),
+        "oldest_event_unix_s": min(
+            (e.at_unix_s for e in picture.events.values()), default=picture.at_unix_s
+        ),
         "snap": _snapshot(picture, topics, watch.pool),
     }
     return render_page(request, "cluster/page.html", picture, context)

@@ -170,12 +170,16 @@ def least_free(rows: dict[str, InstanceRow]) -> dict[str, InstanceRow]:
 
 def event_rows(events: Iterable[FleetEvent]) -> dict[str, EventRow]:
     """Returns events by a key that is the same at every look, in the order given."""
-    return {
-        f"{e.at_unix_s:.3f}/{e.kind}/{e.instance}": EventRow(
-            round(e.at_unix_s, 3), e.kind, e.headline, e.detail, e.instance, e.severity
-        )
+    rows = (
+        EventRow(round(e.at_unix_s, 3), e.kind, e.headline, e.detail, e.instance, e.severity)
         for e in events
-    }
+    )
+    return {event_key(row): row for row in rows}
+
+
+def event_key(row: EventRow) -> str:
+    """Names an event; the same in the store's list and in the database's."""
+    return f"{row.at_unix_s:.3f}/{row.kind}/{row.instance}"
 
 
 def in_order(rows: dict[str, InstanceRow]) -> dict[str, InstanceRow]:

@@ -1,0 +1,39 @@
+"""Older events, from the database: a page, or more rows for the cluster page's list."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from controlplane.fleet.models import FleetEventRecord
+from controlplane.fleet.observer import fleet_watch
+from controlplane.fleet.picture import EventRow, event_key
+from web.views.frame import operators_only, render_page
+
+ROWS: Final = 50
+
+
+@operators_only
+@require_safe
+def events(request: HttpRequest) -> HttpResponse:
+    """Lists the newest 50 events before a time (`before`, unix seconds; default: now)."""
+    text = request.GET.get("before", "")
+    try:
+        before = datetime.fromtimestamp(float(text), UTC) if text else datetime.now(UTC)
+    except (ValueError, OverflowError, OSError):
+        return HttpResponseBadRequest("before: expected unix seconds")
+    found = FleetEventRecord.objects.filter(at__lt=before).order_by("-at")[: ROWS + 1]
+    rows = [
+        EventRow(r.at.timestamp(), r.kind, r.headline, r.detail, r.instance, r.severity)
+        for r in found
+    ]
+    context = {
+        "page": "events",
+        "events": [(event_key(row), row) for row in rows[:ROWS]],
+        "before": f"{rows[ROWS - 1].at_unix_s:.6f}" if len(rows) > ROWS else "",
+    }
+    if getattr(request, "htmx", False):
+        return render(request, "events/rows.html", context)
+    return render_page(request, "events/page.html", fleet_watch().observer.look(), context)
