@@ -62,7 +62,7 @@ def run(engine, *wishes) -> dict[str, list]:
     for one in wishes:
         engine.add(one)
     outputs: dict[str, list] = {}
-    for _ in range(500):
+    for _ in range(20_000):  # a grammar is compiled meanwhile: many empty steps
         if not engine.has_work():
             return outputs
         for output in engine.step():
