@@ -256,6 +256,7 @@ def test_keys_filter_and_pause(eight: Installation, browser: Browser) -> None:
         page.keyboard.press("?")
         expect(page.locator("dialog#keys")).to_be_visible()
         page.keyboard.press("Escape")
+        expect(page.locator("dialog#keys")).to_be_hidden()
         page.keyboard.press("g")
         page.keyboard.press("p")
         page.wait_for_url("**/playground/")
