@@ -19,8 +19,9 @@ from django.contrib.auth import get_user
 from django.db import DatabaseError
 from django.http import HttpRequest
 
-from controlplane.fleet.observer import LOOK_EVERY_S, Observer, fleet_watch
+from controlplane.fleet.observer import LOOK_EVERY_S, Observer
 from controlplane.fleet.permissions import is_operator
+from controlplane.fleet.watch import fleet_watch
 from web import messages
 from web.live import delta_of, known_topics, snapshot_of, table_of
 

@@ -5,19 +5,22 @@ import signal
 import threading
 from types import FrameType
 
+from controlplane.fleet.watch import fleet_watch
 from controlplane.gateway.exchange import Receive, Send
 from controlplane.gateway.runtime import Runtime
 
 
 async def run_lifespan(receive: Receive, send: Send, runtime: Runtime) -> None:
-    """Starts the runtime, waits for the server's end, stops it."""
+    """Starts the runtime and the watch on the pool, waits for the server's end, stops them."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
             await runtime.start()
+            fleet_watch().start()
             _hear_of_stop(runtime)
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
+            await fleet_watch().stop()
             await runtime.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return

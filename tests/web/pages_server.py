@@ -20,7 +20,7 @@ from channels.routing import URLRouter  # noqa: E402
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler  # noqa: E402
 from django.core.handlers.asgi import ASGIHandler  # noqa: E402
 
-from controlplane.fleet.observer import fleet_watch  # noqa: E402
+from controlplane.fleet.watch import fleet_watch  # noqa: E402
 from engine_pool.client import pool_client  # noqa: E402
 from web.routing import websocket_urlpatterns  # noqa: E402
 

@@ -9,8 +9,9 @@ from django.views.decorators.http import require_safe
 
 from controlplane.fleet import picture as pictures
 from controlplane.fleet.charts import LINES_MAX
-from controlplane.fleet.observer import Picture, fleet_watch
+from controlplane.fleet.observer import Picture
 from controlplane.fleet.tiles import TileRow
+from controlplane.fleet.watch import fleet_watch
 from web.live import ROWS_MAX, snapshot_of
 from web.views.frame import operators_only, render_page
 

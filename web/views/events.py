@@ -8,8 +8,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from controlplane.fleet.models import FleetEventRecord
-from controlplane.fleet.observer import fleet_watch
 from controlplane.fleet.picture import EventRow, event_key
+from controlplane.fleet.watch import fleet_watch
 from web.views.frame import operators_only, render_page
 
 ROWS: Final = 50

@@ -10,9 +10,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from controlplane.fleet.observer import Picture, fleet_watch
+from controlplane.fleet.observer import Picture
 from controlplane.fleet.parts import StripRow
 from controlplane.fleet.permissions import is_operator
+from controlplane.fleet.watch import fleet_watch
 from web.messages import PATH
 
 P = ParamSpec("P")

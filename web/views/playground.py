@@ -14,8 +14,8 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_POST, require_safe
 
-from controlplane.fleet.observer import fleet_watch
 from controlplane.fleet.permissions import is_operator
+from controlplane.fleet.watch import fleet_watch
 from controlplane.gateway import completions, resume
 from controlplane.gateway.call import Call
 from controlplane.gateway.completions import Completion, EventStream

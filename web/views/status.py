@@ -3,7 +3,7 @@
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
-from controlplane.fleet.observer import fleet_watch
+from controlplane.fleet.watch import fleet_watch
 from web.live import known_topics, snapshot_of
 from web.views.frame import operators_only, render_page
 

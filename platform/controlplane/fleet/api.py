@@ -14,9 +14,10 @@ from rest_framework.views import APIView
 
 from controlplane.fleet import serializers
 from controlplane.fleet.charts import HISTORY_S, points_of
-from controlplane.fleet.observer import Picture, fleet_watch
+from controlplane.fleet.observer import Picture
 from controlplane.fleet.permissions import IsOperator
 from controlplane.fleet.picture import InstanceRow, is_stale
+from controlplane.fleet.watch import fleet_watch
 
 EVENTS_MAX: Final = 50
 ERROR_TYPES: Final = {

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
+from controlplane.fleet.captions import Tone, caption_of, caption_without_load
 from engine_pool.policy.freeness import Breakdown, breakdown
 from engine_pool.types import (
     FleetEvent,
@@ -34,10 +35,8 @@ SPARE_ABOVE_STEPS: Final = 3200
 LEAST_FREE_SHOWN: Final = 6
 
 NO_PROGRESS: Final = "no_progress"
-LEAVING: Final = frozenset({"cordoned", "draining", "drained", "stopping", "stopped"})
 NOT_REPORTING: Final = (InstanceState.STARTING, InstanceState.STOPPED)
 Freeness = float | Literal["idle", "draining"] | None
-Tone = Literal["plain", "info", "plan", "warn", "bad"]
 
 
 class InstanceRow(NamedTuple):
@@ -103,7 +102,7 @@ def instance_row(
     if load is not None and load.incarnation != status.incarnation:
         load = None
     if load is None or status.state in NOT_REPORTING:
-        caption, tone = _caption_without_load(status)
+        caption, tone = caption_without_load(status)
         at_unix_s = None if load is None else round(load.at_unix_s, 2)
         return InstanceRow(
             node=status.node, state=status.state.value, cause=status.cause,
@@ -115,7 +114,7 @@ def instance_row(
     usage = breakdown(load, status.state)
     stuck_s = _stuck_s(status, load, progress, now_unix_s)
     preempted = progress.preemptions_per_min if progress else None
-    caption, tone = _caption(status, load, usage, stuck_s, preempted)
+    caption, tone = caption_of(status, load, usage, stuck_s, preempted)
     return InstanceRow(
         node=status.node,
         state=NO_PROGRESS if stuck_s else status.state.value,
@@ -226,56 +225,3 @@ def _stuck_s(
         return 0.0
     stuck_s = now_unix_s - progress.last_step_unix_s
     return stuck_s if stuck_s > NO_PROGRESS_AFTER_S else 0.0
-
-
-def _caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:
-    cause = status.cause or status.state.value
-    match status.state:
-        case InstanceState.STARTING:
-            return cause, "info"
-        case InstanceState.LOST:
-            return cause, "bad"
-        case InstanceState.SERVING:
-            return "no report yet", "plain"
-        case _:
-            return cause, "plan"
-
-
-def _caption(
-    status: InstanceStatus,
-    load: InstanceLoad,
-    usage: Breakdown,
-    stuck_s: float,
-    preempted: int | None,
-) -> tuple[str, Tone]:
-    """Says what matters most about an instance that has reported; the first match wins."""
-    if status.state is InstanceState.LOST:
-        return status.cause or "lost", "bad"
-    if stuck_s:
-        return f"no step for {stuck_s:.0f} s, {len(load.running)} running", "bad"
-    if status.state is InstanceState.DRAINING:
-        left = len(load.running) + len(load.waiting)
-        return f"{left} left", "plan"
-    if status.state.value in LEAVING:
-        return status.cause or status.state.value, "plan"
-    if load.capacity_tokens <= 0:
-        return "reports no KV cache", "bad"
-    used = f"{_percent(load.used_tokens, load.capacity_tokens)} used"
-    if math.isfinite(usage.virtual_tokens):
-        used += f", {_percent(usage.virtual_tokens, load.capacity_tokens)} virtual"
-    if preempted:
-        return f"{used} · {preempted} preempted /min", "warn"
-    return f"{used} · {short_of(load.used_tokens, load.capacity_tokens)}", "plain"
-
-
-def _percent(part: float, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %"
-
-
-def short_of(part: int, whole: int) -> str:
-    """Returns "10.6 of 13.6 k": both numbers in the unit of the larger one."""
-    for unit, size in (("M", 1_000_000), ("k", 1_000)):
-        if whole >= size:
-            digits = 1 if whole < 100 * size else 0
-            return f"{part / size:.{digits}f} of {whole / size:.{digits}f} {unit}"
-    return f"{part} of {whole}"

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from controlplane.fleet.picture import InstanceRow, Tone, is_stale, short_of
+from controlplane.fleet.captions import Tone, short_of
+from controlplane.fleet.picture import InstanceRow, is_stale
 
 RATE_WINDOW_S: Final = 10.0
 LATENCY_WINDOW_S: Final = 60.0
