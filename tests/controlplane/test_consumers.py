@@ -11,7 +11,14 @@ from controlplane.gateway.consumers import ResponsesConsumer
 from tests.controlplane.fakes import DEADLINE_S, Producer, until
 from tests.controlplane.web_process import TEXT, Make, Web, speak, tokens_of
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.slow,
+    # Channels closes old database connections at each message, if there are some.
+    pytest.mark.django_db(transaction=True),
+    # vLLM reads a field of its own requests that it calls deprecated.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 class Socket:
