@@ -9,8 +9,8 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from controlplane.fleet.doctor.report import Check, Problem
-from controlplane.fleet.watch import WORKER_HEARTBEAT_KEY
 from controlplane.fleet.parts import POOL_SILENT_AFTER_S, WORKER_SILENT_AFTER_S
+from controlplane.fleet.watch import WORKER_HEARTBEAT_KEY
 from engine_pool import ray_probe
 from engine_pool.config import PoolConfig
 from engine_pool.types import InstanceLoad, InstanceName, InstanceState, InstanceStatus
