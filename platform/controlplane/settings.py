@@ -193,13 +193,8 @@ SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("FERRY_HTTPS", default=False)
 CSRF_TRUSTED_ORIGINS = env.list("FERRY_TRUSTED_ORIGINS", default=[])
 
-# The store carries the broker's queues and the sockets' groups beside the pool's own keys.
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [POOL.redis_url]},
-    }
-}
+# No CHANNEL_LAYERS: each web process has the whole live view itself, and a socket must open also
+# when the store is away.
 CELERY_BROKER_URL = POOL.redis_url
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "ferry:celery:"}
