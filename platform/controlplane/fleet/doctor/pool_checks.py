@@ -1,8 +1,11 @@
 """The doctor's checks behind the web process: store, database, Ray, engines, worker."""
 
 import asyncio
+import threading
 import time
-from typing import Final
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
 
 import redis.asyncio
 from django.db import DatabaseError, connection
@@ -15,6 +18,8 @@ from engine_pool import ray_probe
 from engine_pool.config import PoolConfig
 from engine_pool.types import InstanceLoad, InstanceName, InstanceState, InstanceStatus
 from engine_pool.view import read_samples, read_view
+
+T = TypeVar("T")
 
 STORE_TIMEOUT_S: Final = 5.0
 RAY_TIMEOUT_S: Final = 30.0
@@ -86,7 +91,7 @@ class PoolChecks:
 
     async def ray(self) -> str:
         try:
-            nodes = await asyncio.to_thread(ray_probe.count_nodes, self._config.ray_address)
+            nodes = await _in_thread(ray_probe.count_nodes, self._config.ray_address)
         # Ray raises ConnectionError, RuntimeError and its own kinds when no head answers.
         except Exception as error:  # noqa: BLE001
             raise Problem(
@@ -116,7 +121,7 @@ class PoolChecks:
         for status in statuses:
             why = engine_problem(status, by_name.get(status.instance), time.time())
             if not why and status.state is InstanceState.SERVING:
-                silence = await asyncio.to_thread(ray_probe.ping_engine, status.actor)
+                silence = await _in_thread(ray_probe.ping_engine, status.actor)
                 why = f"does not answer Ray calls ({silence})" if silence else None
             if why:
                 problems.append(f"{status.instance} {why}")
@@ -154,6 +159,24 @@ def engine_problem(
         silent_s = now_unix_s - last_unix_s
         return f"runs {len(load.running)} requests, without a token for {silent_s:.0f} s"
     return None
+
+
+async def _in_thread(work: Callable[[str], T], argument: str) -> T:
+    """Runs blocking work in a thread that nobody waits for at the end: Ray cannot be interrupted.
+
+    `asyncio.to_thread` would hold up the program's end until the work is done.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work(argument))
+        # Whatever it is, the caller gets it.
+        except Exception as error:  # noqa: BLE001
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def _missing_migrations() -> list[str]:
