@@ -65,6 +65,8 @@ def _running_already(state: run_state.RunState | None) -> str:
 
 def _up(settings: UpSettings) -> int:
     left = kill_marked(run_state.run_dir(settings.var_dir))
+    if earlier := run_state.read_state(settings.var_dir):
+        shutil.rmtree(earlier.scratch_dir, ignore_errors=True)
     run_state.remove_state(settings.var_dir)
     if left:
         say(f"ended {left} processes of an earlier run that was killed")

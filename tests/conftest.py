@@ -1,7 +1,11 @@
 """What every test gets: a settings environment of its own, away from the checkout's var/."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 # Before Django reads its settings: no test may write into the folder of a real installation.
-os.environ["FERRY_VAR_DIR"] = tempfile.mkdtemp(prefix="ferry-test-")
+VAR_DIR = tempfile.mkdtemp(prefix="ferry-test-")
+atexit.register(shutil.rmtree, VAR_DIR, ignore_errors=True)
+os.environ["FERRY_VAR_DIR"] = VAR_DIR
