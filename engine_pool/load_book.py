@@ -42,7 +42,8 @@ class LoadBook:
 
     @property
     def version(self) -> int:
-        """Changes whenever a report would say something new."""
+        """Changes with the requests that are there: a report of it does not wait. That they have
+        grown by a token is said by the regular report; one a step would cost the engine's cores."""
         return self._version
 
     @property
@@ -86,8 +87,9 @@ class LoadBook:
             counts.unreported_ms += step_ms
             if outputs:
                 counts.last_token_unix_s = self.wall_clock()
+            if self._engine is None or _requests(self._engine) != _requests(load):
+                self._version += 1
             self._engine = load
-            self._version += 1
 
     def ended(self, request_ids: Sequence[RequestId], load: EngineLoad) -> None:
         """Notes requests that ended, for whatever reason."""
@@ -135,6 +137,10 @@ class LoadBook:
         """Notes that a report has reached the store: what it said is not said again."""
         with self._lock:
             self._ended = self._ended[len(load.ended) :]
+
+
+def _requests(load: EngineLoad) -> tuple[int, int, int]:
+    return len(load.running), len(load.waiting), load.preemptions_total
 
 
 def _waiting(request: EngineRequest, block_size_tokens: int) -> RequestLoad:

@@ -65,7 +65,10 @@ def list_parts(places: Places) -> tuple[Part, ...]:
     """Returns the parts to start, in that order."""
     settings = places.settings
     setup = (sys.executable, "-m", "ops.setup", "--url", settings.url)
-    parts = [Part("setup", setup, once=True), web_part(settings.host, settings.port)]
+    parts = [
+        Part("setup", setup, once=True),
+        web_part(settings.host, settings.port, restarts_with=("ray",)),
+    ]
     if not settings.redis_url:
         parts.append(
             Part(
@@ -93,15 +96,25 @@ def list_parts(places: Places) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def web_part(host: str, port: int, name: str = "web") -> Part:
-    """Returns a web process; several may run, on ports of their own."""
+def web_part(host: str, port: int, name: str = "web", restarts_with: tuple[str, ...] = ()) -> Part:
+    """Returns a web process; several may run, on ports of their own.
+
+    A process that has joined a Ray cluster cannot join the one that comes after it.
+    """
     command = (
         *(sys.executable, "-m", "uvicorn", "controlplane.asgi:application"),
         *("--host", host, "--port", str(port), "--loop", "uvloop", "--http", "httptools"),
         *("--no-access-log", "--no-server-header"),
         *("--timeout-graceful-shutdown", str(WEB_GRACE_S)),
     )
-    return Part(name, command, needs=(), stop_timeout_s=WEB_GRACE_S + 1, start_nice=-19)
+    return Part(
+        name,
+        command,
+        needs=(),
+        restarts_with=restarts_with,
+        stop_timeout_s=WEB_GRACE_S + 1,
+        start_nice=-19,
+    )
 
 
 def _ray_command(places: Places) -> tuple[str, ...]:

@@ -9,3 +9,7 @@ import tempfile
 VAR_DIR = tempfile.mkdtemp(prefix="ferry-test-")
 atexit.register(shutil.rmtree, VAR_DIR, ignore_errors=True)
 os.environ["FERRY_VAR_DIR"] = VAR_DIR
+
+# What the person's shell says about a running installation is none of the tests' business.
+for name in ("REDIS_URL", "RAY_ADDRESS"):
+    os.environ.pop(name, None)

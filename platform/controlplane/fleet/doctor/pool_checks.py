@@ -28,6 +28,10 @@ STALE_AFTER_S: Final = 5.0
 """Engines report at least every 100 ms; the pages grey a number out after this long."""
 NO_PROGRESS_AFTER_S: Final = 30.0
 """Requests run and no token came for this long: longer than any prefill that fits a model."""
+STARTING_PATIENCE_S: Final = 20.0
+"""How long what is still starting may take before it counts as a fault: a second engine on the same
+cores, the worker's imports."""
+STARTING_POLL_S: Final = 0.5
 _SEE_LOG = "look at var/log/{}.log"
 
 
@@ -54,8 +58,18 @@ class PoolChecks:
             Check("database", self.database, timeout_s=2 * STORE_TIMEOUT_S),
             Check("ray", self.ray, timeout_s=RAY_TIMEOUT_S),
             Check("pool", self.pool, needs=("store",)),
-            Check("engines", self.engines, needs=("store", "ray")),
-            Check("worker", self.worker, needs=("store",)),
+            Check(
+                "engines",
+                self.engines,
+                needs=("store", "ray"),
+                timeout_s=STARTING_PATIENCE_S + RAY_TIMEOUT_S,
+            ),
+            Check(
+                "worker",
+                self.worker,
+                needs=("store",),
+                timeout_s=STARTING_PATIENCE_S + 2 * STORE_TIMEOUT_S,
+            ),
         ]
 
     async def store(self) -> str:
@@ -113,7 +127,7 @@ class PoolChecks:
         return f"sample {now_unix_s - samples[-1].at_unix_s:.1f} s old"
 
     async def engines(self) -> str:
-        statuses, loads = await read_view(self._store)
+        statuses, loads = await self._when_started()
         by_name = {load.instance: load for load in loads}
         if self._config.instances and not statuses:
             raise Problem("no engine instance is known", _SEE_LOG.format("pool"))
@@ -130,8 +144,29 @@ class PoolChecks:
         serving = sum(status.state is InstanceState.SERVING for status in statuses)
         return f"{serving} of {len(statuses)} serve, all report and answer"
 
+    async def _when_started(
+        self,
+    ) -> tuple[tuple[InstanceStatus, ...], tuple[InstanceLoad, ...]]:
+        """Returns the view once no instance is starting any more, or as it is after a while.
+
+        The first instance answers chats before the last one is there, and the worker starts last;
+        that is no fault, unless it stays so.
+        """
+        give_up_s = time.monotonic() + STARTING_PATIENCE_S
+        while True:
+            statuses, loads = await read_view(self._store)
+            is_starting = any(s.state is InstanceState.STARTING for s in statuses)
+            if not is_starting or time.monotonic() >= give_up_s:
+                return statuses, loads
+            await asyncio.sleep(STARTING_POLL_S)
+
     async def worker(self) -> str:
-        beat = await self._store.get(WORKER_HEARTBEAT_KEY)
+        give_up_s = time.monotonic() + STARTING_PATIENCE_S
+        while True:
+            beat = await self._store.get(WORKER_HEARTBEAT_KEY)
+            if beat or time.monotonic() >= give_up_s:
+                break
+            await asyncio.sleep(STARTING_POLL_S)
         age_s = time.time() - float(beat) if beat else None
         if age_s is None or age_s > WORKER_SILENT_AFTER_S:
             seen = "was never seen" if age_s is None else f"was last seen {age_s:.0f} s ago"
