@@ -11,9 +11,9 @@ import sys
 from ops import lint
 from ops.settings import ROOT
 
-PROGRAMS = {"chromium": "chromium", "pg_ctlcluster": "postgresql"}
-"""Program -> Debian package. The page tests drive a real browser, the integration tests run on a
-real PostgreSQL (whose server is not on the path, its control program is)."""
+PROGRAMS = {"chromium": "chromium", "node": "nodejs", "pg_ctlcluster": "postgresql"}
+"""Program -> Debian package. The page tests drive a real browser and run the browser's modules
+without one, the integration tests run on a real PostgreSQL (whose server is not on the path, its control program is)."""
 
 
 def main() -> int:

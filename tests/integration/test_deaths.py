@@ -120,5 +120,34 @@ def test_a_killed_pool_process_disturbs_no_stream(idle: Installation) -> None:
     assert {status.incarnation for status in idle.statuses()} == before, "the same engines"
 
 
+def test_a_killed_ray_head_takes_its_engines_along_and_all_recovers(idle: Installation) -> None:
+    wait_for(lambda: _serving(idle) == 2, "both engines serve", START_DEADLINE_S)
+    before = {status.incarnation for status in idle.statuses()}
+    (ray,) = idle.processes("ray")
+    events: list[Event] = []
+    try:
+        with open_stream(idle.url, idle.headers, chat_body(LONG)) as stream:
+            events += take(stream, 5)
+            ray.kill()
+            events += list(stream)
+    except httpx.TransportError:
+        pass  # the web server is restarted with it
+    assert events[-1].data != "[DONE]"
+    wait_for(
+        lambda: (
+            _serving(idle) == 2 and not before & {status.incarnation for status in idle.statuses()}
+        ),
+        "both engines serve anew",
+        START_DEADLINE_S,
+    )
+    idle.wait_ready()
+    answer = idle.client(max_retries=3).chat.completions.create(
+        model="SmolLM2-135M-Instruct",
+        messages=[{"role": "user", "content": "Back?"}],
+        max_tokens=4,
+    )
+    assert answer.usage is not None
+
+
 def _serving(idle: Installation) -> int:
     return sum(status.state is InstanceState.SERVING for status in idle.statuses())
