@@ -13,7 +13,8 @@ from ops.settings import ROOT
 
 PROGRAMS = {"chromium": "chromium", "node": "nodejs", "pg_ctlcluster": "postgresql"}
 """Program -> Debian package. The page tests drive a real browser and run the browser's modules
-without one, the integration tests run on a real PostgreSQL (whose server is not on the path, its control program is)."""
+without one; the integration tests run on a real PostgreSQL (its server is not on the path, its
+control program is)."""
 
 
 def main() -> int:
