@@ -48,7 +48,7 @@ def test_a_socket_s_answer_goes_on_at_another_web_process(
     first: list[dict[str, object]] = []
     with open_socket(idle.url, idle.headers) as socket:
         socket.send(json.dumps(create | {"model": "SmolLM2-135M-Instruct"}))
-        while len(first) < 42 and (not first or first[-1]["type"] != "response.completed"):
+        while not first or first[-1]["type"] not in ("response.completed", "response.failed"):
             first.append(json.loads(socket.recv(60)))
     assert first[-1]["type"] == "response.completed"
     cut = first[10]
