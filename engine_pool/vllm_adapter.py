@@ -51,8 +51,8 @@ IDLE_STEP_S = 0.001
 processor."""
 SPIN_COUNT = 5000
 """Turns that an OpenMP thread spins at a barrier before it sleeps, some 50 us: longer than the gap
-between two operations. With libgomp's default, two threads on cores that others used as well came
-to 19 tokens/s at 32 streams and burnt 46 s of processor time; with this to 115, in 12 s."""
+between two operations. On quiet cores any count is as fast; where others want the cores too, long
+spins take them from the very thread that is waited for."""
 WARM_UP_PROMPT_TOKENS = 16
 WARM_UP_STEPS_MAX = 64
 """The warm-up requests end after 3 steps; more means that the engine does not get on."""
