@@ -12,6 +12,12 @@ CONNECT_TIMEOUT_S = 1.0
 ANSWER_TIMEOUT_S = 2.0
 """Longest answer: one script call of a full batch takes about 5 ms; beyond this the store hangs."""
 
+ASYNC_TIMEOUT_S = 5.0
+"""For an event loop that also does other work: hundreds of requests at once keep it from its
+sockets for a second or two, and that is no dead store."""
+ASYNC_CONNECTIONS_MAX = 32
+"""Two follow channels for good; the rest answer within a millisecond each."""
+
 
 def connect(url: str) -> "redis.Redis[bytes]":
     """Returns a blocking client; it connects when first used."""
@@ -26,12 +32,19 @@ def connect(url: str) -> "redis.Redis[bytes]":
 
 
 def connect_async(url: str) -> "redis.asyncio.Redis[bytes]":
-    """Returns an asyncio client; it connects when first used."""
-    return redis.asyncio.Redis.from_url(
+    """Returns an asyncio client; it connects when first used.
+
+    Its calls share a few connections and wait for one: a burst of requests that opened one each
+    would spend its time on handshakes.
+    """
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
         url,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_timeout=ANSWER_TIMEOUT_S,
+        max_connections=ASYNC_CONNECTIONS_MAX,
+        timeout=ASYNC_TIMEOUT_S,
+        socket_connect_timeout=ASYNC_TIMEOUT_S,
+        socket_timeout=ASYNC_TIMEOUT_S,
         socket_keepalive=True,
         retry=AsyncRetry(NoBackoff(), 0),
         retry_on_timeout=False,
     )
+    return redis.asyncio.Redis.from_pool(pool)
