@@ -36,11 +36,7 @@ export class Grid {
     let cell = this.cells.get(name);
     if (!cell) {
       cell = /** @type {SVGElement} */ (svg("svg", { class: "cell", viewBox: "0 0 17 17", role: "img", tabindex: "-1", "data-name": name }));
-      cell.append(
-        svg("title", {}),
-        svg("rect", { width: "17", height: "17", rx: "3" }),
-        svg("use", { x: "2.5", y: "2.5", width: "12", height: "12" }),
-      );
+      cell.append(svg("title", {}), svg("rect", { width: "17", height: "17", rx: "3" }));
       this.cells.set(name, cell);
     }
     if (cell.parentNode !== box) {
@@ -50,8 +46,25 @@ export class Grid {
     setAttr(cell, "data-state", state);
     setAttr(cell, "data-level", level);
     setAttr(cell, "aria-label", `${name}, ${stateWord(state).toLowerCase()}, node ${node}`);
-    setAttr(find(cell, "use"), "href", `#ic-state-${state}`);
+    this.glyph(cell, state);
     setText(find(cell, "title"), `${name}, ${stateWord(state).toLowerCase()}`);
+  }
+
+  /**
+   * Only what does not serve has a glyph: hundreds of hidden ones would cost the page its budget.
+   * @param {SVGElement} cell @param {string} state
+   */
+  glyph(cell, state) {
+    let use = cell.querySelector("use");
+    if (state === "serving") {
+      use?.remove();
+      return;
+    }
+    if (!use) {
+      use = /** @type {SVGUseElement} */ (svg("use", { x: "2.5", y: "2.5", width: "12", height: "12" }));
+      cell.append(use);
+    }
+    setAttr(use, "href", `#ic-state-${state}`);
   }
 
   /** @param {string} name */

@@ -223,5 +223,6 @@ def _stuck_s(
     works = status.state in (InstanceState.SERVING, InstanceState.CORDONED, InstanceState.DRAINING)
     if not works or not load.running or progress is None:
         return 0.0
-    stuck_s = now_unix_s - progress.last_step_unix_s
+    # By the report's own time: who does not report is silent, and may step well.
+    stuck_s = min(now_unix_s, load.at_unix_s) - progress.last_step_unix_s
     return stuck_s if stuck_s > NO_PROGRESS_AFTER_S else 0.0
