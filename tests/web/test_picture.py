@@ -84,6 +84,13 @@ def test_running_requests_without_a_step_are_a_fault() -> None:
     assert row.tone == "bad"
 
 
+def test_an_instance_that_does_not_report_is_silent_not_stuck() -> None:
+    later_s = NOW_S + 60
+    row = instance_row(_status(), LOAD, Progress(LOAD.at_unix_s, 0), later_s)
+    assert row.state == "serving"
+    assert "no step" not in row.caption
+
+
 def test_preemptions_stand_in_the_caption() -> None:
     row = instance_row(_status(), LOAD, Progress(NOW_S, 4), NOW_S)
     assert row.caption.endswith("4 preempted /min")
