@@ -43,7 +43,7 @@ from engine_pool.types import PriorityClass, RequestId
 PACED_STREAMS = 40
 FULL_STREAMS = 200
 GOALS = {"tokens_per_s_per_core": 11_000, "added_p99_ms": 30.0}
-"""gateway.md's prototype: 11-14 k tokens/s a web core before HTTP (8.7 k with it), p99 30 ms."""
+"""A prototype's: 11-14 k tokens/s a web core before HTTP (8.7 k with it), p99 30 ms."""
 
 
 @dataclass(slots=True)

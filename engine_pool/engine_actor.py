@@ -1,8 +1,8 @@
 """The Ray actor that hosts one engine: a thin door to the step loop and the publisher.
 
 A web process calls `submit` and `abort`, the pool `start`, `ping`, `wait_end` and `stop`. The
-engine runs in this process (gateway.md: an EngineCore beside its llumlet needs neither a second
-process nor utility calls). A broken engine ends the process, so that Ray and thereby the pool see
+engine runs in this process (ARCHITECTURE.md, Processes): it needs neither a second process nor
+utility calls. A broken engine ends the process, so that Ray and thereby the pool see
 it at once.
 """
 

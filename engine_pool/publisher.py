@@ -29,7 +29,7 @@ from engine_pool.view import Bulletin
 log = logging.getLogger(__name__)
 
 MAX_FRAMES_A_CALL = 512
-"""Bounds how long one script call keeps the store busy: about 4 ms at 8 us a frame (gateway.md)."""
+"""Bounds how long one script call keeps the store busy: about 4 ms at 8 us a frame."""
 MAX_PENDING_FRAMES = 50_000
 """Frames that wait for the store, about 10 MB; more counts as a store that is away."""
 

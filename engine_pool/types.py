@@ -101,7 +101,7 @@ class InstanceLoad:
 
     @property
     def head_demand_tokens(self) -> int:
-        """KV tokens that the head of the line needs (paper.md, "queued request"); 0 without a
+        """KV tokens that the head of the line needs (Llumnix, queued request); 0 without a
         queue."""
         return self.waiting[0].demand_tokens if self.waiting else 0
 
@@ -150,7 +150,7 @@ class InstanceSample:
     gap."""
 
     freeness_tokens: float | None
-    """Decode steps that the batch can still take (paper.md, freeness); None also for an idle
+    """Decode steps that the batch can still take (Llumnix, freeness); None also for an idle
     instance."""
     used_tokens: int | None
     virtual_tokens: int | None

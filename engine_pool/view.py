@@ -1,9 +1,8 @@
 """The shared view of the pool, in the store: who reports, how everybody else sees it.
 
 Engines push their loads, the pool process their statuses, web processes what they have just sent
-(the in-flight ledger, so that a stale report does not make a herd: simulation.md, "What changes
-conclusions", 1). Each web process keeps the whole view in memory; a decision never waits for the
-store.
+(the in-flight ledger, so that a stale report does not make a herd). Each web
+process keeps the whole view in memory; a decision never waits for the store.
 
 | key | type | holds |
 |---|---|---|

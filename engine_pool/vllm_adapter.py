@@ -2,7 +2,7 @@
 
 Unforked vLLM, version VLLM_VERSION: its core, scheduler and codec are internal API, so
 `_check_vllm` looks for what is used here before anything is loaded. One process an engine: the
-`uni` executor runs the model in the step thread (gateway.md, "Better still"); vLLM starts worker
+`uni` executor runs the model in the step thread (ARCHITECTURE.md, Processes); vLLM starts worker
 processes by itself only for tensor parallelism. On CPU nothing is compiled: eager steps are as fast
 there, and the compiler costs memory and seconds of start.
 """
@@ -186,7 +186,7 @@ class VllmEngine:
         waits.
 
         The first use of each costs up to seconds, and a core whose first forward is not a prefill
-        died (vllm.md, pitfall 1).
+        died: SIGILL in its attention kernel.
         """
         from vllm import SamplingParams
         from vllm.v1.engine import EngineCoreRequest

@@ -1,10 +1,10 @@
 """Where a new request goes: to the freest instance, as of the last reports and what was sent since.
 
 `F = (free - watermark - all queued) / (running + queued)` in KV tokens a request, the rule that
-worked for every mix (simulation.md, "Defaults that work for every mix"). Requests that web
-processes have sent and that no report shows yet (the in-flight ledger) count as queued; without
-them a stale report makes a herd. Headroom plays no part here. Does not decide who may send what,
-nor where a request moves later.
+worked for every mix of lengths in simulation. Requests that web processes have sent and
+that no report shows yet (the in-flight ledger) count as queued; without them a stale report makes
+a herd. Headroom plays no part here. Does not decide who may send what, nor where a request moves
+later.
 """
 
 import math
@@ -26,7 +26,7 @@ REPORT_MAX_AGE_S = 5.0
 """Older reports do not count. Engines report every 100 ms; the pages call a report stale after 5
 s, too."""
 WATERMARK = 0.01
-"""Share of its capacity that an engine keeps free at admission (paper.md)."""
+"""Share of its capacity that an engine keeps free at admission (Llumnix)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Freeness: how many decode steps an instance's batch can still take. Higher is freer, always.
 
-`F = (M - sum of V) / B` (paper.md, Algorithm 1): capacity minus virtual usages, in KV tokens,
+`F = (M - sum of V) / B` (Llumnix, Algorithm 1): capacity minus virtual usages, in KV tokens,
 divided by the running requests, each of which takes one token a step. So the unit is tokens a
 request, which is decode steps. It may be negative. Without running requests an instance is as free
 as can be: plus infinity; a draining one is minus infinity, whatever runs there.

@@ -1,7 +1,7 @@
 """Whether an engine makes progress. Health is forward progress, whatever the process says.
 
-An engine with running requests and no finished step for too long is unhealthy (architecture.md,
-"Instances"). Time is monotonic seconds, always passed in.
+An engine with running requests and no finished step for too long is unhealthy. Time is
+monotonic seconds, always passed in.
 """
 
 from dataclasses import dataclass

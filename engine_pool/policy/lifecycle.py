@@ -2,7 +2,7 @@
 raises.
 
 Decides no drain and no restart; says only what follows from what happened, and how long a restart
-waits. Source: architecture.md, "Instances"; the split of state and trigger follows Ray Serve.
+waits. The split of state and trigger follows Ray Serve.
 """
 
 from enum import StrEnum

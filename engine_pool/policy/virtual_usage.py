@@ -1,6 +1,6 @@
 """Virtual usage: what a request counts for, which may be more than the KV memory it holds.
 
-Decides nothing. Llumnix, OSDI 2024, Algorithm 1 (paper.md). Unit: KV tokens, everywhere.
+Decides nothing. Llumnix, OSDI 2024, Algorithm 1. Unit: KV tokens, everywhere.
 
 - A running request counts its physical usage, plus its share of its class's headroom: the headroom
 is

@@ -1,6 +1,6 @@
 """How long a simulated engine's steps take. Pure arithmetic on a fit of LLaMA-7B on an A10.
 
-Source: paper.md, "A latency model for LLaMA-7B on an A10 (fit)". Durations are milliseconds.
+Source: fits to Llumnix's published plots for LLaMA-7B on an A10. Durations are milliseconds.
 """
 
 from collections.abc import Iterable
@@ -47,4 +47,4 @@ A10_CAPACITY_BLOCKS = 800
 """KV blocks of 16 tokens; the paper's engines had 785-862."""
 BLOCK_SIZE_TOKENS = 16
 WATERMARK = 0.01
-"""Share of the blocks that admission leaves free, so that the batch can grow (paper.md)."""
+"""Share of the blocks that admission leaves free, so that the batch can grow (Llumnix)."""

@@ -106,7 +106,7 @@ def _store(probes: Probes) -> Part:
     return Part(
         "store", "store", probes.store_answers, probes.store_since_unix_s,
         "The store does not answer",
-        "New requests get 503; running streams end with an error that says how to resume.",
+        "New requests get 503; running streams wait a few seconds, then end with an error.",
         "Look at the store's log in var/log. It is started again by itself; the pool's picture "
         "comes back within seconds after that.",
         "bad",

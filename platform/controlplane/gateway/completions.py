@@ -1,4 +1,4 @@
-"""From a body to an answer: the life of one API request in this process (ARCHITECTURE.md, path A).
+"""From a body to an answer: the life of one API request in this process (ARCHITECTURE.md).
 
 1. read the body with vLLM's own request model, refuse what is not served
 2. render and tokenize, send to an engine (front end, dispatcher)
