@@ -26,6 +26,9 @@ class EngineRequest:
     """Number of the producer, from 1; a takeover raises it (token_log.py, fencing)."""
     prompt_tokens: int
     max_tokens: int
+    min_tokens: int
+    """Output tokens before which no end token ends it; `max_tokens` when end tokens are
+    ignored."""
     priority_class: PriorityClass
     tenant: str
     arrival_unix_s: float

@@ -74,7 +74,7 @@ class Answer:
         sentence = seeded.randrange(len(text.sentences))
         wanted_tokens = seeded.lognormvariate(math.log(NATURAL_MEDIAN_TOKENS), NATURAL_SPREAD)
         tokens = list(text.openings[sentence])
-        while len(tokens) < wanted_tokens:
+        while len(tokens) < max(wanted_tokens, request.min_tokens):
             sentence = (sentence + 1) % len(text.sentences)
             tokens += text.sentences[sentence]
         tokens.append(text.eos_token_id)

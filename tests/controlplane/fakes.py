@@ -141,6 +141,7 @@ def request_of(request_id: str, prompt_tokens: int = 10) -> EngineRequest:
         epoch=1,
         prompt_tokens=prompt_tokens,
         max_tokens=100,
+        min_tokens=0,
         priority_class=PriorityClass.NORMAL,
         tenant="t",
         arrival_unix_s=time.time(),

@@ -59,6 +59,14 @@ def test_an_answer_is_cut_at_max_tokens():
     assert [o.finish_reason for o in outputs] == [None] * 4 + ["length"]
 
 
+def test_an_answer_goes_on_for_min_tokens():
+    eng = engine(blocks=80, max_model_len=1200)
+    eng.add(request(max_tokens=1000, min_tokens=1000))
+    outputs = run_to_end(eng)["r1"]
+    assert len(tokens(outputs)) == 1000
+    assert outputs[-1].finish_reason == "length"
+
+
 def test_an_answer_ends_by_itself_at_a_sentence():
     eng = engine()
     eng.add(request(max_tokens=500))

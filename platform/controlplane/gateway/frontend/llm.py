@@ -240,11 +240,13 @@ class PoolLLM(AsyncLLM):
     def _to_engine_request(self, call: Call, request: EngineCoreRequest) -> EngineRequest:
         params = request.sampling_params
         assert params is not None, "only generation is served"
+        max_tokens = params.max_tokens or 1
         return EngineRequest(
             request_id=RequestId(request.request_id),
             epoch=1,
             prompt_tokens=len(request.prompt_token_ids or ()),
-            max_tokens=params.max_tokens or 1,
+            max_tokens=max_tokens,
+            min_tokens=max_tokens if params.ignore_eos else params.min_tokens,
             priority_class=call.priority_class,
             tenant=call.tenant,
             arrival_unix_s=call.arrived_unix_s,
