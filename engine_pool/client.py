@@ -10,13 +10,14 @@ import logging
 import os
 import uuid
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from engine_pool.config import PoolConfig
 from engine_pool.dispatcher import Dispatcher
 from engine_pool.errors import PoolError
 from engine_pool.live_view import LiveView
 from engine_pool.loss_watch import LossWatch
+from engine_pool.moves import MoveGate, Moves
 from engine_pool.outbox import EngineGate
 from engine_pool.ray_gate import RayGate
 from engine_pool.store import connect_async
@@ -28,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 RESTART_AFTER_S = 1.0
 """Before a task that broke is started anew: not so soon that it fills the log."""
+
+
+class PoolGate(EngineGate, MoveGate, Protocol):
+    """The whole way to engine actors; RayGate, or a fake in tests."""
 
 
 class SinkSlot:
@@ -48,7 +53,7 @@ class SinkSlot:
 class PoolClient:
     """One a web process. `start` before anything else, in the event loop that goes on using it."""
 
-    def __init__(self, config: PoolConfig, gate: EngineGate | None = None) -> None:
+    def __init__(self, config: PoolConfig, gate: PoolGate | None = None) -> None:
         self.config = config
         self.web_process = uuid.uuid4().hex
         self.store = connect_async(config.redis_url)
@@ -66,6 +71,7 @@ class PoolClient:
         self.watch = LossWatch(self.view, self.reader, self.log)
         self.ray = None if gate else RayGate(config)
         self.dispatcher = Dispatcher(self.view, self.reader, self.log, self.store, self._gate(gate))
+        self.moves = Moves(self.view, self._gate(gate))
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -90,7 +96,7 @@ class PoolClient:
         self._tasks = []
         await self.store.aclose()
 
-    def _gate(self, given: EngineGate | None) -> EngineGate:
+    def _gate(self, given: PoolGate | None) -> PoolGate:
         gate = given or self.ray
         assert gate is not None, "without a given gate, Ray is the way"
         return gate

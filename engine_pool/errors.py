@@ -73,6 +73,24 @@ class RequestExpired(PoolError):
     retryable = False
 
 
+class MoveRefused(PoolError):
+    """A request was not moved, and is where it was; `reason` is a slug (MoveReport.abort_code)."""
+
+    code = "migration_refused"
+    retryable = False
+
+    def __init__(self, why: str, reason: str = "refused") -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+class RequestNotRunning(PoolError):
+    """No instance runs or queues the request: it has ended, or never was."""
+
+    code = "request_not_found"
+    retryable = False
+
+
 class EngineFailed(PoolError):
     """An engine could not start or broke; the message says why."""
 

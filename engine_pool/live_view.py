@@ -28,6 +28,7 @@ from engine_pool.types import (
     PoolView,
     RequestId,
 )
+from migration.report import MoveReport
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ LEDGER_LIFE_S: Final = 2.0
 """A request that no report shows by then is lost or over: twenty times the report interval."""
 EVENTS_SHOWN: Final = 50
 """What the pages list; older ones stand in the database."""
+MOVES_KEPT: Final = 200
+"""Moves, the ended ones among them: more than any page lists at once."""
 PING_EVERY_S: Final = 1.0
 """The channel may be silent for good reasons, so the connection is asked whether it lives."""
 PING_TIMEOUT_S: Final = 2.0
@@ -54,6 +57,8 @@ class LiveView:
         self.loads: dict[InstanceName, InstanceLoad] = {}
         self.events: deque[FleetEvent] = deque(maxlen=EVENTS_SHOWN)
         """Newest first."""
+        self.moves: dict[str, MoveReport] = {}
+        """By migration id, oldest first: those that go on and the last that ended."""
         self.store_connected = False
         self.store_since_unix_s = time.time()
         """Since when `store_connected` has its present value."""
@@ -99,6 +104,16 @@ class LiveView:
         """Takes a request out of the ledger that its instance did not take."""
         self._ledger.pop(request_id, None)
 
+    def holder(self, request_id: str) -> InstanceStatus | None:
+        """Returns the living instance whose last report has the request running or waiting, None
+        if none has."""
+        for instance, load in self.loads.items():
+            status = self.statuses.get(instance)
+            is_there = self.shows(instance, request_id) and RequestId(request_id) not in load.ended
+            if is_there and status is not None and status.incarnation == load.incarnation:
+                return status
+        return None
+
     def shows(self, instance: InstanceName, request_id: str) -> bool:
         """Says whether the instance's last report shows the request: running, waiting or ended."""
         return RequestId(request_id) in self._shown.get(instance, frozenset())
@@ -127,6 +142,8 @@ class LiveView:
                 self._apply_load(change)
             case FleetEvent():
                 self.events.appendleft(change)
+            case MoveReport():
+                self._apply_move(change)
             case tuple():
                 self.note_sent(change)
             case _:
@@ -174,6 +191,7 @@ class LiveView:
         incarnation = await view.store_incarnation(self._store)
         statuses, loads = await view.read_view(self._store)
         events = await view.read_events(self._store, EVENTS_SHOWN)
+        moves = await view.read_moves(self._store)
         self.store_incarnation = incarnation
         for name in self.statuses.keys() - {s.instance for s in statuses}:
             self.apply(name)
@@ -181,6 +199,12 @@ class LiveView:
             self.apply(status)
         for load in loads:
             self.apply(load)
+        going_on = {m.migration_id for m in moves}
+        for gone in [i for i, m in self.moves.items() if i not in going_on and not m.state.is_end]:
+            # Its end was told while nobody listened here; the database has it.
+            del self.moves[gone]
+        for move in moves:
+            self.apply(move)
         self.events.clear()
         self.events.extend(events)
 
@@ -195,6 +219,16 @@ class LiveView:
         if self._ledger:
             for request_id in [r for r in self._ledger if r in shown]:
                 del self._ledger[request_id]
+
+    def _apply_move(self, move: MoveReport) -> None:
+        known = self.moves.get(move.migration_id)
+        if known is not None and (known.seq >= move.seq or known.state.is_end):
+            return
+        self.moves[move.migration_id] = move
+        if len(self.moves) > MOVES_KEPT:
+            ended = [i for i, m in self.moves.items() if m.state.is_end]
+            for migration_id in ended[: len(self.moves) - MOVES_KEPT]:
+                del self.moves[migration_id]
 
     def _apply_gone(self, instance: InstanceName) -> None:
         for table in (self.statuses, self.loads, self._shown):

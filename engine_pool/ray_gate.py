@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
 from engine_pool.config import RAY_NAMESPACE, PoolConfig
-from engine_pool.errors import InstanceLost
+from engine_pool.errors import InstanceLost, MoveRefused
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class RayGate:
-    """One a web process; `run` is the caller's task. Implements outbox.EngineGate."""
+    """One a web process; `run` is the caller's task. Implements outbox.EngineGate and
+    moves.MoveGate."""
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
@@ -62,6 +63,27 @@ class RayGate:
         """As in EngineGate."""
         handle = await self._handle(actor)
         await self._call(actor, handle.abort.remote(list(request_ids)))
+
+    async def migrate(self, actor: str, wish: dict[str, object]) -> tuple[str, str] | None:
+        """As in MoveGate."""
+        handle = await self._handle(actor)
+        refused = await self._call(actor, handle.migrate.remote(wish))
+        return None if refused is None else (refused[0], refused[1])
+
+    async def cancel_move(self, actor: str, migration_id: str) -> bool:
+        """As in MoveGate."""
+        handle = await self._handle(actor)
+        return bool(await self._call(actor, handle.cancel_move.remote(migration_id)))
+
+    async def measure(
+        self, actor: str, destination_actor: str, size_bytes: int
+    ) -> dict[str, float]:
+        """As in MoveGate."""
+        handle = await self._handle(actor)
+        answer = await self._call(actor, handle.measure.remote(destination_actor, size_bytes))
+        if "error" in answer:
+            raise MoveRefused(str(answer["error"]))
+        return dict(answer)
 
     async def _handle(self, actor: str) -> Any:
         if actor not in self._handles:

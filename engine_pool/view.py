@@ -10,7 +10,9 @@ process keeps the whole view in memory; a decision never waits for the store.
 | ferry:loads | hash | instance -> InstanceLoad, as msgpack |
 | ferry:events | stream | FleetEvents, newest EVENTS_KEPT |
 | ferry:samples | stream | FleetSamples, one a second, newest SAMPLES_KEPT |
-| ferry:fleet | channel | `tag + msgpack`: S status, L load, D sent, E event, G gone |
+| ferry:moves | hash | migration id -> MoveReport of each move that goes on |
+| ferry:moves:ended | stream | last MoveReports of ended moves, newest MOVES_KEPT |
+| ferry:fleet | channel | `tag + msgpack`: S status, L load, D sent, E event, M move, G gone |
 | ferry:incarnation | string | made anew when the store lost its memory |
 """
 
@@ -30,6 +32,7 @@ from engine_pool.types import (
     InstanceName,
     InstanceStatus,
 )
+from migration.report import MoveReport
 
 STATUSES: Final = "ferry:statuses"
 LOADS: Final = "ferry:loads"
@@ -43,15 +46,22 @@ INCARNATION: Final = "ferry:incarnation"
 EVENTS_KEPT: Final = 1000
 """Events; the pages show 50, the database keeps all (a Celery task copies them every few
 seconds)."""
+MOVES: Final = "ferry:moves"
+MOVES_ENDED: Final = "ferry:moves:ended"
+MOVES_KEPT: Final = 2000
+"""Ended moves that wait for the database; a Celery task copies them every few seconds."""
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_status = msgspec.msgpack.Decoder(InstanceStatus).decode
 decode_load = msgspec.msgpack.Decoder(InstanceLoad).decode
 decode_event = msgspec.msgpack.Decoder(FleetEvent).decode
 decode_sample = msgspec.msgpack.Decoder(FleetSample).decode
+decode_move = msgspec.msgpack.Decoder(MoveReport).decode
 _decode_in_flight = msgspec.msgpack.Decoder(list[InFlight]).decode
 
-Change = InstanceStatus | InstanceLoad | FleetEvent | tuple[InFlight, ...] | InstanceName
+Change = (
+    InstanceStatus | InstanceLoad | FleetEvent | MoveReport | tuple[InFlight, ...] | InstanceName
+)
 """What arrives on the fleet's channel; a bare InstanceName is an instance that is gone for good."""
 
 
@@ -66,6 +76,8 @@ def decode_change(blob: bytes) -> Change:
         return tuple(_decode_in_flight(body))
     if tag == b"E":
         return decode_event(body)
+    if tag == b"M":
+        return decode_move(body)
     if tag == b"G":
         return InstanceName(bytes(body).decode())
     raise ValueError(f"unknown tag {tag!r} on {FLEET_CHANNEL}")
@@ -104,6 +116,18 @@ class Bulletin:
         pipe.publish(FLEET_CHANNEL, b"E" + body)
         pipe.execute()
 
+    def report_move(self, move: MoveReport) -> None:
+        """Shows where a move is; one that has ended is kept for the database instead."""
+        body = _encode(move)
+        pipe = self._store.pipeline(transaction=False)
+        if move.state.is_end:
+            pipe.hdel(MOVES, move.migration_id)
+            pipe.xadd(MOVES_ENDED, {"m": body}, maxlen=MOVES_KEPT, approximate=True)
+        else:
+            pipe.hset(MOVES, move.migration_id, body)
+        pipe.publish(FLEET_CHANNEL, b"M" + body)
+        pipe.execute()
+
     def report_sample(self, sample: FleetSample) -> None:
         """Keeps a second of history; nobody is told, since the pages sample the live view
         themselves."""
@@ -137,6 +161,11 @@ async def read_view(
     pipe.hvals(LOADS)
     statuses, loads = await pipe.execute()
     return tuple(map(decode_status, statuses)), tuple(map(decode_load, loads))
+
+
+async def read_moves(store: "redis.asyncio.Redis[bytes]") -> tuple[MoveReport, ...]:
+    """Returns the moves that go on, also those whose source died meanwhile."""
+    return tuple(map(decode_move, await store.hvals(MOVES)))
 
 
 async def read_samples(
