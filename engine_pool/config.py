@@ -7,7 +7,7 @@ both need (store, pool name, model) is read here and handed to Django.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from engine_pool.errors import ConfigError
 from engine_pool.types import EngineKind
@@ -78,6 +78,33 @@ class PoolConfig:
     """FERRY_ORPHAN_GRACE_S: a request whose web process died goes on this long, so that it can be
     resumed."""
 
+    migration: bool = True
+    """FERRY_MIGRATION, on or off: whether requests move between instances at all."""
+    migrations_at_once: int = 4
+    """FERRY_MIGRATIONS_AT_ONCE: moves of one instance, those that come and those that go together.
+    Each holds one channel and one buffer; more at once only share the same bandwidth."""
+    migration_copies_max: int = 8
+    """FERRY_MIGRATION_COPIES_MAX: copies of a move before its pause. Two are the rule; a source
+    that fills blocks faster than it sends them would never end otherwise."""
+    migration_last_blocks: int = 1
+    """FERRY_MIGRATION_LAST_BLOCKS: complete blocks that may be left for the pause, besides the one
+    that is being filled. Each lengthens the pause by its transfer."""
+    migration_copy_share: float = 0.25
+    """FERRY_MIGRATION_COPY_SHARE, above 0 to 1: part of the time that copying takes before the
+    pause, so that decoding keeps its processor. 1 where copies cost none (GPU)."""
+    migration_chunk_mib: float = 1.0
+    """FERRY_MIGRATION_CHUNK_MIB, MiB: size of the buffer that blocks are fused in, at least one
+    block. It bounds the memory of a move and for how long it has the memory bus."""
+    migration_stage_timeout_s: float = 30.0
+    """FERRY_MIGRATION_STAGE_TIMEOUT_S: longest time in which a copy must get on. Above any step of
+    an engine in mid prefill, since room is given between two steps."""
+    migration_pause_timeout_s: float = 5.0
+    """FERRY_MIGRATION_PAUSE_TIMEOUT_S: longest transfer of the last blocks. The request stands
+    still meanwhile, so the move is given up rather than waited for."""
+    migration_commit_timeout_s: float = 15.0
+    """FERRY_MIGRATION_COMMIT_TIMEOUT_S: wait for the answer to a commit, then to the question what
+    became of it. The destination answers after the step that it is in."""
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "PoolConfig":
         """Raises: ConfigError naming the variable whose value cannot work."""
@@ -111,7 +138,26 @@ class PoolConfig:
             orphan_grace_s=_read(
                 environ, "FERRY_ORPHAN_GRACE_S", _number(0.0), default.orphan_grace_s
             ),
+            **_read_migration(environ, default),
         )
+
+
+def _read_migration(environ: Mapping[str, str], default: PoolConfig) -> dict[str, Any]:
+    parsers: dict[str, tuple[str, Callable[[str], object]]] = {
+        "migration": ("FERRY_MIGRATION", _switch),
+        "migrations_at_once": ("FERRY_MIGRATIONS_AT_ONCE", _integer(1, 256)),
+        "migration_copies_max": ("FERRY_MIGRATION_COPIES_MAX", _integer(1, 100)),
+        "migration_last_blocks": ("FERRY_MIGRATION_LAST_BLOCKS", _integer(0, 1000)),
+        "migration_copy_share": ("FERRY_MIGRATION_COPY_SHARE", _number(0.01, 1.0)),
+        "migration_chunk_mib": ("FERRY_MIGRATION_CHUNK_MIB", _number(0.01)),
+        "migration_stage_timeout_s": ("FERRY_MIGRATION_STAGE_TIMEOUT_S", _number(0.1)),
+        "migration_pause_timeout_s": ("FERRY_MIGRATION_PAUSE_TIMEOUT_S", _number(0.1)),
+        "migration_commit_timeout_s": ("FERRY_MIGRATION_COMMIT_TIMEOUT_S", _number(0.1)),
+    }
+    return {
+        field: _read(environ, name, parse, getattr(default, field))
+        for field, (name, parse) in parsers.items()
+    }
 
 
 T = TypeVar("T")
@@ -140,14 +186,21 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _number(low: float) -> Callable[[str], float]:
+def _switch(text: str) -> bool:
+    if text.lower() not in ("on", "off"):
+        raise ValueError("on or off")
+    return text.lower() == "on"
+
+
+def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = float("nan")
-        if not low <= value < float("inf"):
-            raise ValueError(f"a number of at least {low}")
+        if not low <= value <= high or value == float("inf"):
+            upper = "" if high == float("inf") else f" and at most {high:g}"
+            raise ValueError(f"a number of at least {low:g}{upper}")
         return value
 
     return parse

@@ -25,11 +25,14 @@ from engine_pool.load_book import LoadBook
 from engine_pool.log_end import after_gaps, taken_before
 from engine_pool.token_log import StreamError, TokenFrame, TokenLogWriter
 from engine_pool.view import Bulletin
+from migration.report import MoveReport
 
 log = logging.getLogger(__name__)
 
 MAX_FRAMES_A_CALL = 512
 """Bounds how long one script call keeps the store busy: about 4 ms at 8 us a frame."""
+MAX_PENDING_MOVES = 1000
+"""Reports of moves that wait for the store, one a move; older ones are dropped beyond it."""
 MAX_PENDING_FRAMES = 50_000
 """Frames that wait for the store, about 10 MB; more counts as a store that is away."""
 
@@ -56,6 +59,8 @@ class Producer(Protocol):
 class _Batch:
     frames: list[TokenFrame]
     firsts: frozenset[str]
+    count: int
+    """Frames as they were queued, before some were joined."""
     tries: int = 0
 
 
@@ -86,6 +91,12 @@ class Publisher:
         self._gapped: set[str] = set()
         """Requests whose frames were given up: only an error may follow, right after the log's
         end."""
+        self._published = self._settled = 0
+        """Frames that were ever queued, and those that the log has or refused or that were given
+        up."""
+        self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
+        """Who is to be told when that many frames are settled; in rising order."""
+        self._moves: dict[str, MoveReport] = {}
         self._reported_version = -1
         self._reported_at_s = float("-inf")
         self._is_stopping = False
@@ -99,6 +110,24 @@ class Publisher:
         """Queues a step's frames; `firsts` names the requests whose first frame is among them."""
         with self._wake:
             self._pending.extend((f, f.request_id in firsts) for f in frames)
+            self._published += len(frames)
+            self._wake.notify()
+
+    def when_logged(self, tell: Callable[[], None]) -> None:
+        """Calls `tell`, in the publisher's thread, once all frames queued so far are in the log.
+
+        Not while the store is away: bound the wait.
+        """
+        with self._wake:
+            self._awaited.append((self._published, tell))
+            self._wake.notify()
+
+    def report_move(self, move: MoveReport) -> None:
+        """Shows where a move is, soon; of several reports of a move the newest."""
+        with self._wake:
+            self._moves[move.migration_id] = move
+            while len(self._moves) > MAX_PENDING_MOVES:
+                del self._moves[next(iter(self._moves))]
             self._wake.notify()
 
     def nudge(self) -> None:
@@ -122,7 +151,7 @@ class Publisher:
     def _run(self) -> None:
         while True:
             with self._wake:
-                if self._is_stopping and (self.is_store_away or not self._has_frames()):
+                if self._is_stopping and (self.is_store_away or not self._has_news()):
                     return
                 if not self._is_due():
                     self._wake.wait(self._sleep_s())
@@ -138,13 +167,16 @@ class Publisher:
     def _has_frames(self) -> bool:
         return self._batch is not None or bool(self._pending)
 
+    def _has_news(self) -> bool:
+        return self._has_frames() or bool(self._awaited) or bool(self._moves)
+
     def _is_due(self) -> bool:
         if self._is_stopping:
             return True
         now_s = self._clock()
         if self.is_store_away:
             return now_s >= self._absence.retry_at_s
-        return self._has_frames() or self._is_report_due(now_s)
+        return self._has_news() or self._is_report_due(now_s)
 
     def _is_report_due(self, now_s: float) -> bool:
         return now_s >= self._report_due_at_s()
@@ -166,7 +198,9 @@ class Publisher:
         began_s = self._clock()
         try:
             self._append_pending()
+            self._tell_logged()
             self._fail_abandoned()
+            self._report_moves()
             # While the store is away, a report is what finds out that it is back.
             if self.is_store_away or self._is_report_due(self._clock()):
                 self._report()
@@ -189,6 +223,7 @@ class Publisher:
                     lost = [f for f in batch.frames if f.request_id in refused]
                     refused -= taken_before(self._store, lost)
                 self._note_answers(batch.frames, refused, set(appended.unheard))
+            self._settled += batch.count
             self._batch = None
 
     def _take_batch(self) -> bool:
@@ -199,8 +234,26 @@ class Publisher:
             return False
         firsts = frozenset(f.request_id for f, is_first in taken if is_first)
         frames = combine([f for f, _ in taken])
-        self._batch = _Batch(frames, firsts & {f.request_id for f in frames})
+        self._batch = _Batch(frames, firsts & {f.request_id for f in frames}, len(taken))
         return True
+
+    def _tell_logged(self) -> None:
+        with self._wake:
+            due = []
+            while self._awaited and self._awaited[0][0] <= self._settled:
+                due.append(self._awaited.popleft()[1])
+        for tell in due:
+            tell()
+
+    def _report_moves(self) -> None:
+        with self._wake:
+            waiting = list(self._moves.values())
+        for move in waiting:
+            self._bulletin.report_move(move)
+            with self._wake:
+                # A newer one may have come meanwhile.
+                if self._moves.get(move.migration_id) is move:
+                    del self._moves[move.migration_id]
 
     def _note_answers(
         self, frames: Sequence[TokenFrame], refused: set[str], unheard: set[str]
@@ -258,9 +311,13 @@ class Publisher:
                 elif frame.is_last:
                     # The engine has ended it already and will not say so again.
                     kept[frame.request_id] = error_frame(frame, 0, error)
+            # Those who wait for the log hear nothing: the streams that they wait for are ended.
+            self._awaited.clear()
+            self._settled += (self._batch.count if self._batch else 0) + len(self._pending)
             self._batch = None
             newest = list(kept.values())[-MAX_PENDING_FRAMES // 2 :]
             self._pending = deque((f, False) for f in newest)
+            self._published += len(newest)
         self._unheard.forget()
         if not all(f.error is not None for f in waiting):
             log.error("%s: every stream of this engine is given up", why)

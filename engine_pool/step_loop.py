@@ -2,7 +2,8 @@
 frames.
 
 Everything that waits (the store, Ray) is elsewhere: this thread only computes. All requests that
-have arrived are added before a step, so that a burst is prefilled as one batch.
+have arrived are added before a step, so that a burst is prefilled as one batch. What a live move
+needs of the engine happens here too, between two steps (`between_steps`, step_moves.py).
 """
 
 import logging
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine_pool.errors import EngineFailed, EngineRefused, RequestExpired
 from engine_pool.load_book import LoadBook
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 IDLE_WAIT_S = 1.0
 """Longest sleep of an idle loop: bounds how late an expired request is seen, costs nothing."""
 
+T = TypeVar("T")
+
 Refused = list[tuple[str, str]]
 """(request id, reason) of each request that was not taken."""
 
@@ -35,11 +38,27 @@ class FrameSink(Protocol):
     def publish(self, frames: Sequence[TokenFrame], firsts: frozenset[str]) -> None: ...
 
 
+class Watcher(Protocol):
+    """Hears of one request's tokens, in the step thread. Must return at once."""
+
+    def on_tokens(self, count: int, at_s: float) -> None:
+        """`count` tokens were produced; `at_s`: the loop's clock."""
+
+    def on_ended(self) -> None:
+        """The request is no longer here, whatever the reason; nothing follows."""
+
+
 @dataclass(slots=True)
-class _Stream:
+class Stream:
+    """A request of this engine, as its log sees it. Of the step thread."""
+
     request: EngineRequest
     expires_at_s: float
     position: int = 0
+    """Output tokens published."""
+    watcher: Watcher | None = None
+    end_parked: Callable[[StreamError | None], None] | None = None
+    """Set while a move has taken the request out of the batch: who is asked to end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,27 @@ class _End:
     """None: the client's own wish, which ends the stream with finish_reason abort."""
     silently: bool = False
     """No last frame: the stream belongs to somebody else now, or is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    action: Callable[[], None]
+
+
+@dataclass(slots=True)
+class StepClock:
+    """How long steps take, for the reports of moves. Written by the step thread."""
+
+    steps: int = 0
+    total_ms: float = 0.0
+    mean_ms: float | None = None
+    """Of the last twenty or so steps (exponential), None before the first."""
+
+    def note(self, step_ms: float) -> None:
+        self.steps += 1
+        self.total_ms += step_ms
+        before = step_ms if self.mean_ms is None else self.mean_ms
+        self.mean_ms = before + (step_ms - before) / 20
 
 
 class StepLoop:
@@ -76,9 +116,11 @@ class StepLoop:
         self._sink = sink
         self._max_age_s = max_age_s
         self._on_death = on_death
-        self._clock = clock
-        self._commands: queue.SimpleQueue[_Submit | _End | None] = queue.SimpleQueue()
-        self._streams: dict[RequestId, _Stream] = {}
+        self.clock = clock
+        self.step_clock = StepClock()
+        self._commands: queue.SimpleQueue[_Submit | _End | _Call | None] = queue.SimpleQueue()
+        self._streams: dict[RequestId, Stream] = {}
+        self._unsettled: list[Callable[[], bool]] = []
         self._next_expiry_check_s = 0.0
         self._is_stopping = False
         self._ended = threading.Event()
@@ -123,6 +165,48 @@ class StepLoop:
         """Ends requests whose log takes nothing from this engine any more, without a last frame."""
         self._commands.put(_End(tuple(map(RequestId, request_ids)), None, silently=True))
 
+    def between_steps(self, action: Callable[[Engine], T]) -> "Future[T]":
+        """Runs `action` in the step thread, in the order of all that is asked of it.
+
+        The future fails with EngineFailed when the engine is stopping; never when it hangs: bound
+        the wait.
+        """
+        answer: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(action(self._engine))
+            except BaseException as error:
+                # The engine's books may be half changed: it cannot go on.
+                answer.set_exception(error)
+                raise
+
+        if self._is_stopping:
+            answer.set_exception(EngineFailed("the engine is stopping"))
+        else:
+            self._commands.put(_Call(call))
+        return answer
+
+    def at_each_boundary(self, check: Callable[[], bool]) -> None:
+        """Calls `check` between all steps from now on, until it is true. In the step thread."""
+        if not check():
+            self._unsettled.append(check)
+
+    def stream(self, request_id: str) -> Stream | None:
+        """Returns a request of this engine. In the step thread."""
+        return self._streams.get(RequestId(request_id))
+
+    def take_in(self, request: EngineRequest, stream: Stream) -> None:
+        """Makes a request that a move brought one of this loop. In the step thread."""
+        assert request.request_id not in self._streams, "one engine has a request once"
+        self._streams[request.request_id] = stream
+        self._book.taken((), self._engine.load())
+
+    def let_go(self, request_id: str) -> None:
+        """Forgets a request that a move took away, without a frame. In the step thread."""
+        del self._streams[RequestId(request_id)]
+        self._book.ended([RequestId(request_id)], self._engine.load())
+
     def stop(self, timeout_s: float) -> bool:
         """Ends the loop after what is queued. Returns whether that was in time.
 
@@ -162,6 +246,7 @@ class StepLoop:
     def _turn(self) -> None:
         """One round: commands, expired requests, one step if there is work."""
         self._take_commands(wait=not self._engine.has_work())
+        self._unsettled = [check for check in self._unsettled if not check()]
         self._expire()
         if self._engine.has_work() and not self._is_stopping:
             self._step()
@@ -177,6 +262,8 @@ class StepLoop:
                     self._add(command)
                 elif isinstance(command, _End):
                     self._end(command)
+                elif isinstance(command, _Call):
+                    command.action()
                 command = self._commands.get_nowait()
         except queue.Empty:
             return
@@ -192,20 +279,30 @@ class StepLoop:
             except EngineRefused as why:
                 refused.append((request.request_id, str(why)))
             else:
-                expires_at_s = self._clock() + self._max_age_s
-                self._streams[request.request_id] = _Stream(request, expires_at_s)
+                expires_at_s = self.clock() + self._max_age_s
+                self._streams[request.request_id] = Stream(request, expires_at_s)
         self._book.taken([r.request_id for r in command.requests], self._engine.load())
         command.answer.set_result(refused)
 
     def _end(self, command: _End) -> None:
         wanted = tuple(self._streams) if command.request_ids is None else command.request_ids
-        known = [i for i in wanted if i in self._streams]
+        known = []
+        for request_id in wanted:
+            stream = self._streams.get(request_id)
+            if stream is None:
+                continue
+            if stream.end_parked is not None and not self._is_stopping:
+                stream.end_parked(command.error)
+            else:
+                known.append(request_id)
         if not known:
             return
         self._engine.abort(known)
         frames, firsts = [], set()
         for request_id in known:
             stream = self._streams.pop(request_id)
+            if stream.watcher is not None:
+                stream.watcher.on_ended()
             if stream.position == 0:
                 firsts.add(request_id)
             reason = None if command.error else "abort"
@@ -215,7 +312,7 @@ class StepLoop:
             self._sink.publish(frames, frozenset(firsts))
 
     def _expire(self) -> None:
-        now_s = self._clock()
+        now_s = self.clock()
         if now_s < self._next_expiry_check_s:
             return
         self._next_expiry_check_s = now_s + IDLE_WAIT_S
@@ -228,6 +325,7 @@ class StepLoop:
         began_s = time.perf_counter()
         outputs = self._engine.step()
         step_ms = (time.perf_counter() - began_s) * 1000
+        self.step_clock.note(step_ms)
         frames, firsts, ended = [], set(), []
         prompts = tokens = 0
         for output in outputs:
@@ -242,9 +340,13 @@ class StepLoop:
             frames.append(self._frame(stream, output.token_ids, output.finish_reason, output))
             stream.position += len(output.token_ids)
             tokens += len(output.token_ids)
+            if stream.watcher is not None:
+                stream.watcher.on_tokens(len(output.token_ids), self.clock())
             if output.finish_reason is not None:
                 ended.append(output.request_id)
                 del self._streams[output.request_id]
+                if stream.watcher is not None:
+                    stream.watcher.on_ended()
         if frames:
             self._sink.publish(frames, frozenset(firsts))
         load = self._engine.load()
@@ -254,7 +356,7 @@ class StepLoop:
 
     def _frame(
         self,
-        stream: _Stream,
+        stream: Stream,
         token_ids: tuple[int, ...],
         finish_reason: str | None,
         output: StepOutput | None = None,

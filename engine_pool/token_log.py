@@ -186,6 +186,22 @@ return {0, epoch + 1}
 """
 
 
+# KEYS: log. ARGV: the caller's epoch, live_s. Returns the epoch in which the caller may go on, 0
+# when somebody else has appended or fenced meanwhile. It jumps by two: the next one is the other
+# side's, which may append later. An empty log is a queued request's.
+_RECLAIM = """
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+local mine = tonumber(ARGV[1])
+if last[1] then
+  if last[1][2][1] == 'e' then return 0 end
+  if tonumber(string.match(last[1][1], '^(%d+)-')) > mine then return 0 end
+end
+redis.call('XADD', KEYS[1], string.format('%d-0', mine + 2), 'x', '')
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return mine + 2
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Appended:
     """What became of a step's frames; the lists hold request ids."""
@@ -203,6 +219,16 @@ class TokenLogWriter:
     def __init__(self, store: "redis.Redis[bytes]", times: LogTimes) -> None:
         self._times = times
         self._append = store.register_script(_APPEND)
+        self._reclaim = store.register_script(_RECLAIM)
+
+    def reclaim(self, request_id: str, epoch: int) -> int | None:
+        """Shuts out a producer of the next epoch that has appended nothing yet.
+
+        Returns the epoch to go on with, None when the stream is the other producer's, or over.
+        Raises: redis.RedisError.
+        """
+        answer = self._reclaim(keys=[log_key(request_id)], args=[epoch, self._times.live_s])
+        return int(answer) or None
 
     def append(
         self, frames: Sequence[TokenFrame], firsts: frozenset[str] = frozenset()

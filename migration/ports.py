@@ -56,7 +56,8 @@ class Outgoing:
     """Its prompt, or what it lost to a preemption, is being computed: look again later."""
     computed_tokens: int
     """Tokens whose KV is there. The token sampled last is not among them."""
-    output_tokens: int
+    output_token_ids: tuple[int, ...]
+    """All it has produced so far."""
     complete_blocks: tuple[int, ...]
     """Ids of its blocks that are full and settled: no step writes to them any more, none in flight
     either. In the order of the tokens."""
