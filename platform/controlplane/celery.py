@@ -13,6 +13,8 @@ app.autodiscover_tasks()
 
 COPY_EVENTS_EVERY_S: Final = 3.0
 """The store keeps 1000 events, so even a burst is copied in time."""
+COPY_MOVES_EVERY_S: Final = 2.0
+"""A page that lists ended moves is this much behind; a live one is not."""
 BEAT_EVERY_S: Final = 5.0
 FORGET_EVERY_S: Final = 3600.0
 
@@ -27,6 +29,11 @@ app.conf.beat_schedule = {
         "task": "controlplane.fleet.tasks.copy_events",
         "schedule": COPY_EVENTS_EVERY_S,
         "options": {"expires": COPY_EVENTS_EVERY_S},
+    },
+    "copy moves": {
+        "task": "controlplane.fleet.tasks.copy_moves",
+        "schedule": COPY_MOVES_EVERY_S,
+        "options": {"expires": COPY_MOVES_EVERY_S},
     },
     "forget old records": {
         "task": "controlplane.fleet.tasks.forget_old_records",

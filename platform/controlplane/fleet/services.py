@@ -6,7 +6,7 @@ from typing import Final
 import redis
 from django.utils import timezone
 
-from controlplane.fleet.models import FleetEventRecord
+from controlplane.fleet.models import FleetEventRecord, MigrationRecord
 from controlplane.gateway.models import RequestRecord
 from engine_pool.types import FleetEvent
 from engine_pool.view import EVENTS, decode_event
@@ -36,11 +36,12 @@ def events_copy(*, store: "redis.Redis[bytes]") -> int:
 
 
 def records_forget(*, older_than_days: int) -> int:
-    """Deletes requests and events that are too old; returns how many."""
+    """Deletes requests, events and moves that are too old; returns how many."""
     before = timezone.now() - timedelta(days=older_than_days)
     requests, _ = RequestRecord.objects.filter(arrived_at__lt=before).delete()
     events, _ = FleetEventRecord.objects.filter(at__lt=before).delete()
-    return requests + events
+    moves, _ = MigrationRecord.objects.filter(started_at__lt=before).delete()
+    return requests + events + moves
 
 
 def heartbeat_write(*, store: "redis.Redis[bytes]") -> None:

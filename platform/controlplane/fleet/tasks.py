@@ -5,8 +5,9 @@ import functools
 import redis
 from celery import shared_task
 from django.conf import settings
+from django.utils import timezone
 
-from controlplane.fleet import services
+from controlplane.fleet import move_rows, services
 from engine_pool.store import connect
 
 
@@ -14,6 +15,13 @@ from engine_pool.store import connect
 def copy_events() -> None:
     """Brings new fleet events into the database."""
     services.events_copy(store=_store())
+
+
+@shared_task
+def copy_moves() -> None:
+    """Brings moves that have ended into the database, and ends those that nobody reports."""
+    move_rows.migrations_copy(store=_store(), pool=settings.POOL.pool)
+    move_rows.migrations_give_up(store=_store(), now=timezone.now())
 
 
 @shared_task

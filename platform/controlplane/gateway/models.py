@@ -28,6 +28,8 @@ class RequestRecord(models.Model):
     status = models.CharField(max_length=16, choices=RequestStatus.choices)
     error_code = models.CharField(max_length=64, blank=True)
     instance = models.CharField(max_length=64, blank=True)
+    instances = models.JSONField(default=list, help_text="All that had it, in order.")
+    migrations = models.PositiveSmallIntegerField(default=0, help_text="Moves while it ran.")
     dispatch_reason = models.CharField(max_length=255, blank=True)
     prompt_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField(default=0)
