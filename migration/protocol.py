@@ -15,8 +15,8 @@ walks the whole product of both machines):
   the request's tokens (token_log.py), which refuses one of the two for good;
 - at every end both sides have freed what they held for the move.
 
-An event that an end state gets is late and changes nothing. An event that a living state has no row
-for is a bug of the shell: ProtocolError.
+An event that an end state gets is late and changes nothing; a few are answered. An event that a
+living state has no row for is a bug of the shell: ProtocolError.
 """
 
 from enum import StrEnum
@@ -232,14 +232,18 @@ _SOURCE: Final[dict[State, _Row]] = {
         **_stays(S.ASKING, SE.CANCEL, SE.TRANSFER_FAILED),
         **_ends(S.RECLAIMING, (C.RECLAIM,), SE.TIMEOUT, SE.PEER_LOST),
     },
+    # The log has the last word, even over a late answer of the destination: the reclaim may have
+    # shut out either of the two already. A store that did not answer may have done it all the same.
     S.RECLAIMING: {
-        **_DOUBT,
         **_stays(S.RECLAIMING, SE.CANCEL, SE.TRANSFER_FAILED, SE.TIMEOUT, SE.PEER_LOST),
+        **_stays(S.RECLAIMING, SE.COMMITTED, SE.REFUSED),
+        SE.CLIENT_LEFT: _DOUBT[SE.CLIENT_LEFT],
         SE.MINE: (S.ABORTED, (C.SEND_ABORT, C.UNPARK)),
         SE.THEIRS: (S.COMMITTED, (C.RELEASE,)),
         SE.UNKNOWN: (S.RECLAIMING, (C.RECLAIM,)),
     },
-    S.COMMITTED: {},
+    # Who ends a request may not know yet where it went.
+    S.COMMITTED: {SE.CLIENT_LEFT: (S.COMMITTED, (C.SEND_ABORT,))},
     S.ABORTED: {},
 }
 
@@ -300,7 +304,8 @@ _DESTINATION: Final[dict[State, _Row]] = {
         ),
     },
     D.ADOPTED: {DE.ASK: (D.ADOPTED, (C.SEND_COMMITTED,)), DE.ABORT: (D.ADOPTED, (C.END_REQUEST,))},
-    D.DISCARDED: {DE.ASK: (D.DISCARDED, (C.SEND_REFUSED,))},
+    # A commit that comes too late is answered, so that the source need not wait to ask.
+    D.DISCARDED: _ends(D.DISCARDED, (C.SEND_REFUSED,), DE.ASK, DE.COMMIT),
 }
 
 TABLE: Final[dict[State, _Row]] = _SOURCE | _DESTINATION
