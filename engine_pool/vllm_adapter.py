@@ -1,8 +1,8 @@
-"""A vLLM EngineCore in this very process, behind ports.Engine. The only engine-side file on vLLM.
+"""A vLLM EngineCore in this very process, behind ports.Engine.
 
-Unforked vLLM, version VLLM_VERSION: its core, scheduler and codec are internal API, so
-`_check_vllm` looks for what is used here before anything is loaded. One process an engine: the
-`uni` executor runs the model in the step thread (ARCHITECTURE.md, Processes); vLLM starts worker
+Unforked vLLM, version VLLM_VERSION: its core, scheduler and codec are internal API, so vllm_hooks
+looks for what is used here and in the vllm_* modules beside it. One process an engine: the `uni`
+executor runs the model in the step thread (ARCHITECTURE.md, Processes); vLLM starts worker
 processes by itself only for tensor parallelism. On CPU nothing is compiled: eager steps are as fast
 there, and the compiler costs memory and seconds of start.
 """
@@ -10,7 +10,6 @@ there, and the compiler costs memory and seconds of start.
 import contextlib
 import ctypes
 import gc
-import importlib
 import logging
 import os
 import time
@@ -22,29 +21,16 @@ from engine_pool.errors import EngineFailed, EngineRefused
 from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
 from engine_pool.types import PriorityClass, RequestId, RequestLoad
 from engine_pool.vllm_detail import encode_detail
+from engine_pool.vllm_hooks import check_parts, check_version
+from engine_pool.vllm_kv import VllmKv
+from engine_pool.vllm_moves import VllmMoves, is_running
+from engine_pool.vllm_shape import read_shape, why_engine_cannot_move
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.request import Request
 
 log = logging.getLogger(__name__)
-
-VLLM_VERSION = "0.32."
-"""The internal API below was read in this version; another one needs reading again."""
-
-_HOOKS = (
-    ("vllm.engine.arg_utils", "EngineArgs.create_engine_config"),
-    ("vllm.v1.engine.core", "EngineCore.preprocess_add_request"),
-    ("vllm.v1.engine.core", "EngineCore.add_request"),
-    ("vllm.v1.engine.core", "EngineCore.abort_requests"),
-    ("vllm.v1.engine.core", "EngineCore.post_step"),
-    ("vllm.v1.engine.core", "EngineCore.shutdown"),
-    ("vllm.v1.engine", "EngineCoreRequest"),
-    ("vllm.v1.executor", "Executor.get_class"),
-    ("vllm.v1.serial_utils", "MsgpackDecoder.decode"),
-    ("vllm.v1.core.block_pool", "BlockPool.get_num_free_blocks"),
-    ("vllm.v1.core.kv_cache_coordinator", "KVCacheCoordinator.get_blocks"),
-)
 
 IDLE_STEP_S = 0.001
 """Pause after a step in which nothing could run, so that the thread it waits for gets the
@@ -64,7 +50,7 @@ class VllmEngine:
     def __init__(self, spec: EngineSpec) -> None:
         """Loads the model; minutes for a large one. Raises: EngineFailed, or vLLM's own errors."""
         is_cpu = _prepare_environment(spec)
-        _check_vllm()
+        check_version()
         from vllm.v1.engine import EngineCoreRequest
         from vllm.v1.engine.core import EngineCore
         from vllm.v1.executor import Executor
@@ -72,17 +58,18 @@ class VllmEngine:
 
         config = _vllm_config(spec, is_cpu=is_cpu)
         self._core = EngineCore(config, Executor.get_class(config), log_stats=False)
-        self._scheduler: Any = self._core.scheduler
+        check_parts(self._core)
+        scheduler: Any = self._core.scheduler
+        self._scheduler = scheduler
         # Block lists by request; of several KV cache groups the first stands for all.
-        self._blocks = self._scheduler.kv_cache_manager.coordinator.single_type_managers[
-            0
-        ].req_to_blocks
+        self._blocks = scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
         self._decoder = MsgpackDecoder(EngineCoreRequest)
         self._max_model_len: int = config.model_config.max_model_len
         self._max_running: int = config.scheduler_config.max_num_seqs
         self._classes: dict[RequestId, PriorityClass] = {}
         self._preemptions_total = 0
         self._preemptions: dict[RequestId, int] = {}
+        self._kv, self._moves = self._movable()
         self._warm_up()
         _return_freed_memory()
 
@@ -91,7 +78,22 @@ class VllmEngine:
         """Tokens: longest prompt plus output."""
         return self._max_model_len
 
+    @property
+    def moves(self) -> VllmMoves:
+        return self._moves
+
+    @property
+    def kv(self) -> VllmKv | None:
+        """None: this engine's requests cannot move; `moves` says why."""
+        return self._kv
+
     def add(self, request: EngineRequest) -> None:
+        self._core.add_request(self._read(request))
+        self._classes[request.request_id] = request.priority_class
+
+    def _read(self, request: EngineRequest) -> "Request":
+        """Decodes a request and begins to compile its grammar, if it has one. Raises:
+        EngineRefused."""
         try:
             core_request = self._decoder.decode(request.payload)
         except Exception as error:
@@ -106,15 +108,16 @@ class VllmEngine:
         # vLLM: the lower number goes first and is preempted last.
         core_request.priority = request.priority_class.rank
         try:
-            self._core.add_request(*self._core.preprocess_add_request(core_request))
+            return self._core.preprocess_add_request(core_request)[0]
         except Exception as error:
             # Whatever one request does wrong, the engine serves the others.
             raise EngineRefused(f"{type(error).__name__}: {error}") from error
-        self._classes[request.request_id] = request.priority_class
 
     def abort(self, request_ids: Sequence[RequestId]) -> None:
-        self._core.abort_requests(list(request_ids))
-        self._forget(request_ids)
+        # A held request is its source's still, and a transfer may be writing to its blocks.
+        mine = [i for i in request_ids if not self._moves.holds(i)]
+        self._core.abort_requests(list[str](mine))
+        self._forget(mine)
 
     def has_work(self) -> bool:
         return self._scheduler.has_requests() or bool(self._core.batch_queue)
@@ -138,8 +141,16 @@ class VllmEngine:
         size: int = scheduler.block_size
         # One block is vLLM's null block, which no request can have.
         capacity_blocks = pool.num_gpu_blocks - 1
-        running = tuple(self._request_load(r, size) for r in scheduler.running)
-        queue = (*scheduler.kv_holding_waiting, *scheduler.waiting)
+        # A parked request is this engine's until it is released. A held one is its source's, but
+        # its blocks are used here.
+        parked = self._moves.parked_requests()
+        batch = (*scheduler.running, *(r for r in parked if is_running(r)))
+        queue = (
+            *scheduler.kv_holding_waiting,
+            *scheduler.waiting,
+            *(r for r in parked if not is_running(r)),
+        )
+        running = tuple(self._request_load(r, size) for r in batch)
         waiting = tuple(self._request_load(r, size, is_waiting=True) for r in queue)
         self._count_preemptions((*running, *waiting))
         return EngineLoad(
@@ -177,9 +188,38 @@ class VllmEngine:
                 self._preemptions[r.request_id] = r.preemptions
 
     def _forget(self, request_ids: Iterable[RequestId]) -> None:
-        for request_id in request_ids:
+        ended = list(request_ids)
+        for request_id in ended:
             self._classes.pop(request_id, None)
             self._preemptions.pop(request_id, None)
+        self._moves.forget(ended)
+
+    def _movable(self) -> tuple[VllmKv | None, VllmMoves]:
+        runner: Any = self._core.model_executor.driver_worker.model_runner
+        why_not = why_engine_cannot_move(self._core)
+        kv = None
+        if not why_not:
+            try:
+                kv = VllmKv(runner.kv_caches, self._scheduler.kv_cache_config.num_blocks)
+            except EngineFailed as error:
+                # Such an engine serves all the same.
+                why_not = str(error)
+        if why_not:
+            log.warning("live migration is off: %s", why_not)
+        shape = read_shape(self._core, kv)
+        return kv, VllmMoves(
+            self._core,
+            shape=shape,
+            why_not=why_not,
+            read=self._read,
+            adopted=self._adopted,
+            ended=self._forget,
+        )
+
+    def _adopted(self, request: EngineRequest, preemptions: int) -> None:
+        self._classes[request.request_id] = request.priority_class
+        # Those were another engine's.
+        self._preemptions[request.request_id] = preemptions
 
     def _warm_up(self) -> None:
         """Runs a prefill and a few decodes with every kind of sampling before the first client
@@ -260,22 +300,6 @@ def _return_freed_memory() -> None:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def _check_vllm() -> None:
-    """Raises: EngineFailed naming what this vLLM lacks."""
-    import vllm
-
-    if not vllm.__version__.startswith(VLLM_VERSION):
-        raise EngineFailed(
-            f"vLLM {vllm.__version__} is installed; this version of Ferry needs {VLLM_VERSION}x"
-        )
-    for module_name, path in _HOOKS:
-        found: Any = importlib.import_module(module_name)
-        for name in path.split("."):
-            found = getattr(found, name, None)
-        if found is None:
-            raise EngineFailed(f"vLLM {vllm.__version__} has no {module_name}.{path}")
 
 
 def _step_output(output: Any) -> StepOutput:
