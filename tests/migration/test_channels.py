@@ -1,0 +1,147 @@
+"""Pairs of torch.distributed: both ends live in this process, each used by its own thread."""
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+
+from migration.channels import Channel, ChannelOffer, ChannelTerms, join_channel, offer_channel
+from migration.ports import TransferFailed
+
+TERMS = ChannelTerms("127.0.0.1", "gloo", 20.0, 4096, torch.device("cpu"))
+HASTY = replace(TERMS, timeout_s=0.3)
+ANSWER_S = 30.0
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def connected(terms: ChannelTerms = TERMS) -> tuple[Channel, Channel]:
+    offer, offering = offer_channel(terms)
+    joining = join_channel(ChannelOffer.from_text(offer.as_text()), terms)
+    return offering.result(ANSWER_S), joining.result(ANSWER_S)
+
+
+def test_a_tensor_arrives_bit_identical_in_both_directions(threads: ThreadPoolExecutor):
+    ends = connected()
+    for sender, receiver in (ends, ends[::-1]):
+        sent = torch.randint(0, 256, (300_000,), dtype=torch.uint8)
+        received = torch.zeros_like(sent)
+        sending = threads.submit(sender.send, sent, 1)
+        receiver.receive(received, 1)
+        sending.result(ANSWER_S)
+        assert torch.equal(sent, received)
+
+
+def test_a_signal_does_not_wait_for_its_reader(threads: ThreadPoolExecutor):
+    left, right = connected()
+    left.signal(3)
+    right.await_signal(3)
+    second = threads.submit(left.signal, 4)
+    right.await_signal(4)
+    second.result(ANSWER_S)
+
+
+def test_channels_of_the_same_two_processes_do_not_mix(threads: ThreadPoolExecutor):
+    pairs = [connected() for _ in range(3)]
+    received = [torch.zeros(64, dtype=torch.uint8) for _ in pairs]
+    receiving = [
+        threads.submit(right.receive, tensor, 1)
+        for (_, right), tensor in zip(pairs, received, strict=True)
+    ]
+    for number, (left, _) in reversed(list(enumerate(pairs))):
+        left.send(torch.full((64,), number, dtype=torch.uint8), 1)
+    for number, future in enumerate(receiving):
+        future.result(ANSWER_S)
+        assert received[number].unique().tolist() == [number]
+
+
+@pytest.mark.parametrize("closing", [0, 1], ids=["its own end", "the other end"])
+def test_closing_ends_a_receive_that_waits(threads: ThreadPoolExecutor, closing: int):
+    ends = connected()
+    waiting = threads.submit(ends[0].receive, torch.zeros(8, dtype=torch.uint8), 1)
+    ends[1].signal(9)
+    ends[0].await_signal(9)
+    ends[closing].close()
+    with pytest.raises(TransferFailed, match="receiving failed"):
+        waiting.result(ANSWER_S)
+
+
+def test_a_closed_channel_refuses(threads: ThreadPoolExecutor):
+    left, right = connected()
+    left.close()
+    left.close()
+    for end in (left, right):
+        with pytest.raises(TransferFailed):
+            end.send(torch.zeros(8, dtype=torch.uint8), 1)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        pytest.param(lambda end: end.receive(torch.zeros(8, dtype=torch.uint8), 1), id="receive"),
+        pytest.param(lambda end: end.send(torch.zeros(8, dtype=torch.uint8), 1), id="send"),
+        pytest.param(lambda end: end.await_signal(1), id="signal"),
+    ],
+)
+def test_a_peer_that_does_nothing_is_waited_for_no_longer_than_agreed(
+    wait: Callable[[Channel], None],
+):
+    left, right = connected(HASTY)
+    with pytest.raises(TransferFailed):
+        wait(left)
+    with pytest.raises(TransferFailed):
+        right.await_signal(1)
+
+
+def test_two_ends_that_disagree_on_a_message_fail_instead_of_taking_it(
+    threads: ThreadPoolExecutor,
+):
+    left, right = connected(HASTY)
+    sending = threads.submit(left.send, torch.zeros(800, dtype=torch.uint8), 1)
+    with pytest.raises(TransferFailed):
+        right.receive(torch.zeros(8, dtype=torch.uint8), 2)
+    with pytest.raises(TransferFailed):
+        sending.result(ANSWER_S)
+
+
+def test_an_offer_that_nobody_takes_up_fails():
+    _, offering = offer_channel(HASTY)
+    with pytest.raises(TransferFailed, match="not connected"):
+        offering.result(ANSWER_S)
+
+
+def test_a_joiner_is_told_when_nobody_is_there():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    offer = ChannelOffer("127.0.0.1", port, "name", "gloo", TERMS.chunk_bytes)
+    with pytest.raises(TransferFailed, match="not connected"):
+        join_channel(offer, HASTY).result(ANSWER_S)
+
+
+def test_a_channel_that_is_given_up_while_it_connects_is_closed():
+    offer, offering = offer_channel(TERMS)
+    assert offering.cancel()
+    joined = join_channel(offer, TERMS).result(ANSWER_S)
+    with pytest.raises(TransferFailed):
+        joined.await_signal(1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"host": "h"}', "\x00", '{"a": 1}'], ids=lambda text: repr(text)
+)
+def test_what_is_not_an_offer_is_refused(text: str):
+    with pytest.raises(TransferFailed, match="not an offer"):
+        ChannelOffer.from_text(text)
+
+
+def test_ends_that_cut_differently_do_not_connect():
+    offer = ChannelOffer("127.0.0.1", 1, "name", "gloo", TERMS.chunk_bytes + 1)
+    with pytest.raises(TransferFailed, match="4097 bytes by gloo, this one 4096"):
+        join_channel(offer, TERMS)
