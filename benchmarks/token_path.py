@@ -35,7 +35,7 @@ from benchmarks.servers import MODEL_NAME
 from benchmarks.token_stand import TOKENS, Stand, stand_up
 from engine_pool.errors import PoolError
 from engine_pool.ports import EngineRequest
-from engine_pool.stream import Stream
+from engine_pool.stream import Stream, Visit
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader
 from engine_pool.token_reader import TokenReader
 from engine_pool.types import PriorityClass, RequestId
@@ -86,6 +86,9 @@ class NullSink:
                 self.open -= 1
         if self.open == 0:
             self.done.set()
+
+    def moved(self, request_id: str, visit: Visit) -> None:
+        raise RuntimeError(f"{request_id} moved, though nothing moves here")
 
     def fail(self, request_id: str, error: PoolError) -> None:
         raise error

@@ -21,7 +21,7 @@ from engine_pool.moves import MoveGate, Moves
 from engine_pool.outbox import EngineGate
 from engine_pool.ray_gate import RayGate
 from engine_pool.store import connect_async
-from engine_pool.stream import FrameSink
+from engine_pool.stream import FrameSink, Visit
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader
 from engine_pool.token_reader import TokenReader
 
@@ -45,6 +45,10 @@ class SinkSlot:
         if self.sink is not None:
             self.sink.deliver(frames)
 
+    def moved(self, request_id: str, visit: Visit) -> None:
+        if self.sink is not None:
+            self.sink.moved(request_id, visit)
+
     def fail(self, request_id: str, error: PoolError) -> None:
         if self.sink is not None:
             self.sink.fail(request_id, error)
@@ -67,6 +71,7 @@ class PoolClient:
             self.sink,
             web_process=self.web_process,
             store_timeout_s=config.store_timeout_s,
+            status_of=self.view.statuses.get,
         )
         self.watch = LossWatch(self.view, self.reader, self.log)
         self.ray = None if gate else RayGate(config)

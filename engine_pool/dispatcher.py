@@ -17,6 +17,7 @@ import redis
 import redis.asyncio
 
 from engine_pool import view
+from engine_pool.aborts import Aborts
 from engine_pool.errors import (
     EngineRefused,
     InstanceLost,
@@ -33,6 +34,7 @@ from engine_pool.stream import Stream
 from engine_pool.token_log import TokenLogReader, request_key, route_key
 from engine_pool.token_reader import TokenReader
 from engine_pool.types import InFlight, InstanceName, InstanceStatus
+from engine_pool.whereabouts import is_alive, other_place
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class Dispatcher:
         self._store = store
         self._gate = gate
         self._outboxes: dict[str, Outbox] = {}
+        self._aborts = Aborts(live, reader, lambda actor, ids: self._outbox(actor).abort(ids))
 
     async def submit(self, submission: Submission) -> Sent:
         """Sends requests to the instance that suits them best, and opens their streams.
@@ -108,15 +111,25 @@ class Dispatcher:
                 await self._forget(submission)
             raise
 
+    async def resume(self, stream: Stream, sent_to: tuple[str, str]) -> None:
+        """Opens the stream of a request that was sent before, wherever the request is by now.
+
+        `sent_to`: instance and incarnation that the record names; where they are not alive or have
+        it no more, the stream's frames and other_place tell more.
+        Raises: StreamGone, StoreUnavailable, redis.RedisError.
+        """
+        instance, stream.incarnation = InstanceName(sent_to[0]), sent_to[1]
+        status = self._live.statuses.get(instance)
+        stream.instance = stream.producer = instance
+        stream.actor = status.actor if status and is_alive(status, stream.incarnation) else ""
+        if place := other_place(self._live, stream):
+            stream.place_at(place.instance, place)
+        await self._reader.resume(stream)
+
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Ends those of the requests whose streams are open here, at their engines too."""
-        by_actor: dict[str, list[str]] = {}
-        for stream in self._reader.streams_of(request_ids):
-            self._reader.close(stream.request_id)
-            if stream.actor:
-                by_actor.setdefault(stream.actor, []).append(stream.request_id)
-        for actor, ids in by_actor.items():
-            self._outbox(actor).abort(ids)
+        """Ends those of the requests whose streams are open here, at their engines too; also one
+        that moves away at that moment."""
+        self._aborts.abort(request_ids)
 
     async def close(self) -> None:
         """Sends what waits in the outboxes."""
@@ -133,8 +146,7 @@ class Dispatcher:
                 # What the others said tells more than that nobody is left.
                 raise failure or nobody from None
             for stream in streams:
-                stream.instance, stream.incarnation = status.instance, status.incarnation
-                stream.actor = status.actor
+                stream.send_to(status)
             await self._announce(submission, status, now_unix_s)
             refused = await self._offer(submission, status)
             if refused is None:

@@ -13,6 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 import redis
@@ -24,11 +25,12 @@ from engine_pool.types import (
     InFlight,
     InstanceLoad,
     InstanceName,
+    InstanceState,
     InstanceStatus,
     PoolView,
     RequestId,
 )
-from migration.report import MoveReport
+from migration.report import MoveReport, MoveState
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ PING_TIMEOUT_S: Final = 2.0
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 2.0
 """A store that comes back is noticed within this time; its clients answer 503 meanwhile."""
+DEAD_STATES: Final = (InstanceState.LOST, InstanceState.STOPPED)
 
 Listener = Callable[[view.Change], None]
 
@@ -107,12 +110,20 @@ class LiveView:
     def holder(self, request_id: str) -> InstanceStatus | None:
         """Returns the living instance whose last report has the request running or waiting, None
         if none has."""
+        return next(iter(self.holders(request_id)), None)
+
+    def holders(self, request_id: str) -> list[InstanceStatus]:
+        """Returns all living instances of which this is true: for a moment after a move, two."""
+        found = []
         for instance, load in self.loads.items():
+            if not self.shows(instance, request_id) or RequestId(request_id) in load.ended:
+                continue
             status = self.statuses.get(instance)
-            is_there = self.shows(instance, request_id) and RequestId(request_id) not in load.ended
-            if is_there and status is not None and status.incarnation == load.incarnation:
-                return status
-        return None
+            if status is None or status.state in DEAD_STATES:
+                continue
+            if status.incarnation == load.incarnation:
+                found.append(status)
+        return found
 
     def shows(self, instance: InstanceName, request_id: str) -> bool:
         """Says whether the instance's last report shows the request: running, waiting or ended."""
@@ -225,6 +236,11 @@ class LiveView:
         if known is not None and (known.seq >= move.seq or known.state.is_end):
             return
         self.moves[move.migration_id] = move
+        sent = self._ledger.get(RequestId(move.request_id))
+        if move.state is MoveState.COMMITTED and sent and sent.instance == move.source:
+            # It counts where it is, until a report shows it there.
+            del self._ledger[sent.request_id]
+            self.note_sent([replace(sent, instance=InstanceName(move.destination))])
         if len(self.moves) > MOVES_KEPT:
             ended = [i for i, m in self.moves.items() if m.state.is_end]
             for migration_id in ended[: len(self.moves) - MOVES_KEPT]:

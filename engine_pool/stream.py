@@ -7,7 +7,7 @@ from typing import Protocol
 
 from engine_pool.errors import PoolError
 from engine_pool.token_log import TokenFrame
-from engine_pool.types import InstanceName
+from engine_pool.types import InstanceName, InstanceStatus
 
 Position = tuple[int, int]
 """Of a log entry: (epoch, output tokens after it); ordered as the store orders its entries."""
@@ -19,8 +19,25 @@ class FrameSink(Protocol):
     def deliver(self, frames: Sequence[TokenFrame]) -> None:
         """Takes frames of any streams; those of one stream in order, without gap or repeat."""
 
+    def moved(self, request_id: str, visit: "Visit") -> None:
+        """Says that the stream's next frame comes from another instance than the one before."""
+
     def fail(self, request_id: str, error: PoolError) -> None:
         """Ends a stream with an error; nothing follows for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request's coming to another instance, as its reader saw it."""
+
+    origin: InstanceName
+    """Where its tokens came from before; it was sent there when there are none."""
+    instance: InstanceName
+    at_token: int
+    """Output tokens before its first one there."""
+    gap_ms: float | None
+    """Between its last frame from the origin and the first one from here. None when there is none
+    from the origin, or when one of the two was read from the log: nobody saw then when it came."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,10 +48,17 @@ class Stream:
     unread: Callable[[], int]
     """Outputs that the consumer has not taken yet."""
     instance: InstanceName = InstanceName("")  # noqa: RUF009 - a NewType call makes a plain string
+    """Where the request is, as far as anybody here knows; empty before it was sent."""
     incarnation: str = ""
-    """Of the instance that the request was sent to; empty before it was sent."""
+    """Of that instance; empty while its status is unknown here."""
     actor: str = ""
     """Name of its actor; empty before the request was sent, and when the instance is gone."""
+    producer: InstanceName = InstanceName("")  # noqa: RUF009
+    """Where the newest frame came from; before the first, where the request was sent to."""
+    visits: list[Visit] = field(default_factory=list)
+    """In the order of the tokens; not the instance that the request was sent to."""
+    heard_s: float | None = None
+    """When the newest frame came, on the monotonic clock; None when it was read from the log."""
     end: int = 0
     """Output tokens delivered."""
     at: Position = (0, 0)
@@ -51,6 +75,42 @@ class Stream:
     def at_entry(self) -> str | None:
         """Entry id of `at`, None before the first."""
         return f"{self.at[0]}-{self.at[1]}" if self.at != (0, 0) else None
+
+    def send_to(self, status: InstanceStatus) -> None:
+        """Notes where the request is sent to."""
+        self.producer = status.instance
+        self.place_at(status.instance, status)
+
+    def place_at(self, instance: InstanceName, status: InstanceStatus | None) -> None:
+        """Notes where the request is. `status`: of that instance, None when it is unknown here."""
+        self.instance = instance
+        self.incarnation = status.incarnation if status else ""
+        self.actor = status.actor if status else ""
+        self.absent_ticks = 0
+
+    def advance(self, frame: TokenFrame, heard_s: float | None) -> Visit | None:
+        """Takes the next frame. Returns the visit that begins with it, None mostly.
+
+        `heard_s`: when it came, None when it is read from the log.
+        """
+        visit = None
+        # An error may be appended by anybody, in the name of an instance that is gone.
+        if frame.error is None and frame.instance != self.producer:
+            instance = InstanceName(frame.instance)
+            if self.producer:
+                visit = Visit(self.producer, instance, frame.start, self._gap_ms(heard_s))
+                self.visits.append(visit)
+            self.producer = instance
+        self.end = frame.end
+        self.at = position(frame)
+        self.heard_s = heard_s
+        self.absent_ticks = 0
+        return visit
+
+    def _gap_ms(self, heard_s: float | None) -> float | None:
+        if self.heard_s is None or heard_s is None:
+            return None
+        return (heard_s - self.heard_s) * 1000
 
 
 def position(frame: TokenFrame) -> Position:

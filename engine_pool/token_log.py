@@ -3,8 +3,9 @@
 A stream belongs to the request, not to an engine. Each frame carries the number of output tokens
 before it (`start`), so a reader knows a gap or a repeat when it sees one. The entry id is
 `epoch-position`; the store refuses an id that is not above the last one, which shuts out a producer
-that was replaced (fencing): a takeover first appends `{epoch+1}-0`, then reads the end of the log,
-then goes on as epoch + 1.
+that was replaced (fencing): a takeover first appends a higher epoch with position 0, then reads the
+end of the log, then goes on in that epoch. A move raises the epoch by one: all that its source has
+produced is in the log before its destination appends.
 
 One script call an engine step appends the frames of all requests and publishes what was accepted,
 once for each web process that listens. A frame is length-prefixed msgpack, since Lua's own packing
@@ -21,7 +22,7 @@ breaks UTF-8.
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import redis
@@ -171,35 +172,54 @@ if old ~= ARGV[1] then redis.call('PUBLISH', old, ARGV[2]) end
 return old
 """
 
-# KEYS: log. ARGV: live_s. Shuts out the present producer. Returns {ended, epoch to go on with}.
+FENCE_EPOCHS: Final = 1000
+"""By how much a fence raises the epoch. A move raises it by one or two without a trace in the log
+until its destination appends, and a queued request may move several times: all those producers are
+to be shut out."""
+
+# KEYS: log. ARGV: live_s, FENCE_EPOCHS, id that the last entry must have ("": none, "*": any).
+# Shuts out the present producer. Returns {0, epoch to go on with}, {1, 0} when the stream has
+# ended, {2, 0} when the last entry is another.
 _FENCE = """
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 -- An empty log has a producer too, whose epoch is 1: it may be about to append.
-local epoch = 1
+local epoch, id = 1, ''
 if last[1] then
   if last[1][2][1] == 'e' then return {1, 0} end
-  epoch = tonumber(string.match(last[1][1], '^(%d+)-'))
+  id = last[1][1]
+  epoch = tonumber(string.match(id, '^(%d+)-'))
 end
-redis.call('XADD', KEYS[1], string.format('%d-0', epoch + 1), 'x', '')
+if ARGV[3] ~= '*' and ARGV[3] ~= id then return {2, 0} end
+epoch = epoch + tonumber(ARGV[2])
+redis.call('XADD', KEYS[1], string.format('%d-0', epoch), 'x', '')
 redis.call('EXPIRE', KEYS[1], ARGV[1])
-return {0, epoch + 1}
+return {0, epoch}
 """
 
 
 # KEYS: log. ARGV: the caller's epoch, live_s. Returns the epoch in which the caller may go on, 0
 # when somebody else has appended or fenced meanwhile. It jumps by two: the next one is the other
-# side's, which may append later. An empty log is a queued request's.
+# side's, which may append later. An empty log is a queued request's. The mark `r` is for a second
+# try after an answer that was lost.
 _RECLAIM = """
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local mine = tonumber(ARGV[1])
 if last[1] then
   if last[1][2][1] == 'e' then return 0 end
-  if tonumber(string.match(last[1][1], '^(%d+)-')) > mine then return 0 end
+  local epoch = tonumber(string.match(last[1][1], '^(%d+)-'))
+  if last[1][2][2] == 'r' and epoch == mine + 2 then return mine + 2 end
+  if epoch > mine then return 0 end
 end
-redis.call('XADD', KEYS[1], string.format('%d-0', mine + 2), 'x', '')
+redis.call('XADD', KEYS[1], string.format('%d-0', mine + 2), 'x', 'r')
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return mine + 2
 """
+
+
+_FENCED, _ENDED = 0, 1
+_ANY_ENTRY: Final = "*"
+_LAST_ENTRIES: Final = 8
+"""Entries from a log's end among which a frame is looked for: fences seldom follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,33 +323,58 @@ class TokenLogReader:
                     frames += (m for m in decode_all(value) if isinstance(m, TokenFrame))
         return frames, entries[-1][0].decode() if entries else None
 
+    async def newest(self, request_id: str) -> tuple[str, TokenFrame | None]:
+        """Returns the id of the last entry, "" of an empty log, and the newest frame.
+
+        The frame is None when only fences stand at the end. Raises: redis.RedisError.
+        """
+        entries: Any = await self._store.xrevrange(log_key(request_id), count=_LAST_ENTRIES)
+        for _, fields in entries:
+            for name, value in fields.items():
+                if name != b"x" and isinstance(frame := next(decode_all(value)), TokenFrame):
+                    return entries[0][0].decode(), frame
+        return entries[0][0].decode() if entries else "", None
+
     async def fence(self, request_id: str) -> tuple[int | None, int]:
         """Shuts the present producer out. Returns the epoch to go on with and the tokens logged.
 
         The epoch is None when the stream has ended. Raises: redis.RedisError.
         """
-        ended, epoch = await self._fence(keys=[log_key(request_id)], args=[self.times.live_s])
-        start, after = 0, None
-        while not ended:
-            frames, after_next = await self.read_after(request_id, after_entry=after)
-            start = frames[-1].end if frames else start
-            if after_next is None:
-                break
-            after = after_next
-        return (None if ended else epoch), start
+        verdict, epoch = await self._shut_out(request_id, _ANY_ENTRY)
+        return (None, 0) if verdict == _ENDED else (epoch, await self._tokens(request_id))
 
-    async def end_with_error(self, request_id: str, *, instance: str, error: StreamError) -> None:
+    async def end_with_error(
+        self, request_id: str, *, instance: str, error: StreamError, if_last: str = _ANY_ENTRY
+    ) -> bool:
         """Ends a stream whose producer is gone: fences it out, then appends the error as the last
         frame.
 
         The web process that is routed gets it over its channel. Does nothing when the stream has
-        ended.
+        ended. `if_last`: id of the log's last entry as `newest` has returned it; with another one
+        there nothing is done and False is returned. Raises: redis.RedisError.
         """
-        epoch, start = await self.fence(request_id)
-        if epoch is None:
-            return
+        verdict, epoch = await self._shut_out(request_id, if_last)
+        if verdict != _FENCED:
+            return verdict == _ENDED
+        start = await self._tokens(request_id)
         frame = TokenFrame(request_id, epoch, start, (), instance, error=error)
         await self._append(
             keys=[log_key(request_id), route_key(request_id)],
             args=[self.times.live_s, self.times.ended_s, frame.entry_id, encode(frame), "e"],
         )
+        return True
+
+    async def _shut_out(self, request_id: str, if_last: str) -> tuple[int, int]:
+        verdict, epoch = await self._fence(
+            keys=[log_key(request_id)], args=[self.times.live_s, FENCE_EPOCHS, if_last]
+        )
+        return int(verdict), int(epoch)
+
+    async def _tokens(self, request_id: str) -> int:
+        """Returns how many tokens a log holds whose producer is shut out."""
+        start, after = 0, None
+        while True:
+            frames, after = await self.read_after(request_id, after_entry=after)
+            start = frames[-1].end if frames else start
+            if after is None:
+                return start

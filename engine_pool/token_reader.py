@@ -6,6 +6,10 @@ for a moment), when its consumer reads too slowly, or when it has just been resu
 frames are dropped and the log is read in pages, at the consumer's pace, until nothing is left. So a
 slow consumer costs a bounded buffer.
 
+A request that moves goes on in the next epoch, from another instance, right after the last token of
+the one before: its stream sees neither gap nor repeat, takes the new place and tells its sink of
+the visit before the first frame from there.
+
 Ends without a result are typed (errors.py): the store lost its memory or stays away, another
 process took the stream over. A dead instance is loss_watch.py's business.
 """
@@ -14,7 +18,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -29,7 +33,7 @@ from engine_pool.errors import (
     StreamGone,
     StreamSuperseded,
 )
-from engine_pool.stream import FrameSink, Stream, position
+from engine_pool.stream import FrameSink, Stream, Visit, position
 from engine_pool.token_log import (
     Superseded,
     TokenFrame,
@@ -37,6 +41,7 @@ from engine_pool.token_log import (
     decode_all,
     token_channel,
 )
+from engine_pool.types import InstanceName, InstanceStatus
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +57,9 @@ LISTEN_TIMEOUT_S: Final = 1.0
 """Silence on the channel after which the connection is tried."""
 PING_TIMEOUT_S: Final = 2.0
 
+_Arrived = tuple[TokenFrame, Visit | None]
+"""A frame, and the visit that begins with it."""
+
 
 class TokenReader:
     """One a web process; `run` is the caller's task, ended by cancelling it."""
@@ -64,13 +72,18 @@ class TokenReader:
         *,
         web_process: str,
         store_timeout_s: float,
+        status_of: Callable[[InstanceName], InstanceStatus | None] = lambda instance: None,
     ) -> None:
+        """`status_of`: what is known of an instance, to find its actor when a request moves."""
         self._store = store
         self._log = log
         self._sink = sink
         self._store_timeout_s = store_timeout_s
+        self._status_of = status_of
         self.channel = token_channel(web_process)
         self.is_connected = False
+        self.on_stray: Callable[[TokenFrame], None] = lambda frame: None
+        """Gets each live frame of a request that has no stream here (any more)."""
         self._incarnation: str | None = None
         self._streams: dict[str, Stream] = {}
         self._catching_up: dict[str, asyncio.Task[None]] = {}
@@ -190,36 +203,55 @@ class TokenReader:
             await asyncio.sleep(RECONNECT_EVERY_S * random.uniform(0.7, 1.3))
 
     def _receive(self, blob: bytes) -> None:
-        accepted: list[TokenFrame] = []
+        accepted: list[_Arrived] = []
+        now_s = time.monotonic()
         try:
             for message in decode_all(blob):
                 if isinstance(message, Superseded):
                     self._end(message.request_id, _superseded())
-                elif self._accept_live(message):
-                    accepted.append(message)
+                elif (arrived := self._accept_live(message, now_s)) is not None:
+                    accepted.append(arrived)
         except (msgspec.DecodeError, ValueError) as error:
             # Its streams see a gap with their next frames, or loss_watch does, and read the log.
             logger.error("dropped a message of the token channel: %s", error)
         if accepted:
             self._hand_over(accepted)
 
-    def _accept_live(self, frame: TokenFrame) -> bool:
+    def _accept_live(self, frame: TokenFrame, now_s: float) -> _Arrived | None:
         stream = self._streams.get(frame.request_id)
-        if stream is None or frame.start < stream.end:
-            return False
+        if stream is None:
+            self.on_stray(frame)
+            return None
+        if frame.start < stream.end:
+            return None
         if stream.is_behind or frame.start > stream.end or stream.unread() > UNREAD_MAX:
             stream.missed = max(stream.missed, position(frame))
             if not stream.is_behind:
                 self._catch_up(stream)
-            return False
-        _advance(stream, frame)
-        return True
+            return None
+        return self._advance(stream, frame, now_s)
 
-    def _hand_over(self, frames: Sequence[TokenFrame]) -> None:
-        for frame in frames:
+    def _advance(self, stream: Stream, frame: TokenFrame, heard_s: float | None) -> _Arrived:
+        visit = stream.advance(frame, heard_s)
+        if visit is not None or not stream.instance:
+            instance = InstanceName(frame.instance)
+            stream.place_at(instance, self._status_of(instance))
+        return frame, visit
+
+    def _hand_over(self, arrived: Sequence[_Arrived]) -> None:
+        batch: list[TokenFrame] = []
+        for frame, visit in arrived:
             if frame.is_last:
                 self.close(frame.request_id)
-        self._sink.deliver(frames)
+            if visit is not None:
+                # After all that came before it, and before the first frame from there.
+                if batch:
+                    self._sink.deliver(batch)
+                    batch = []
+                self._sink.moved(frame.request_id, visit)
+            batch.append(frame)
+        if batch:
+            self._sink.deliver(batch)
 
     def _end(self, request_id: str, error: PoolError) -> None:
         if self.close(request_id):
@@ -265,22 +297,17 @@ class TokenReader:
                     raise StreamGone("The store has forgotten this stream; it cannot go on.")
                 stream.is_behind = False
                 return
+            arrived = []
             for frame in frames:
                 if frame.start != stream.end:
                     raise StreamGone("The log of this stream has a gap; it cannot go on.")
-                _advance(stream, frame)
+                arrived.append(self._advance(stream, frame, None))
             epoch, _, tokens = last_entry.partition("-")
             stream.at = (int(epoch), int(tokens))
-            if frames:
-                self._hand_over(frames)
+            if arrived:
+                self._hand_over(arrived)
             # Lets consumers run; a long log must not hold the event loop.
             await asyncio.sleep(0)
-
-
-def _advance(stream: Stream, frame: TokenFrame) -> None:
-    stream.end = frame.end
-    stream.at = position(frame)
-    stream.absent_ticks = 0
 
 
 def _superseded() -> StreamSuperseded:

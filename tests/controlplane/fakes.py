@@ -9,6 +9,7 @@ import redis
 
 from engine_pool.errors import InstanceLost, PoolError
 from engine_pool.ports import EngineRequest
+from engine_pool.stream import Visit
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogWriter
 from engine_pool.types import (
     EngineKind,
@@ -20,6 +21,7 @@ from engine_pool.types import (
     RequestId,
     RequestLoad,
 )
+from migration.report import MoveReport, MoveState
 
 DEADLINE_S = 10.0
 """Longest wait for something that happens within milliseconds."""
@@ -38,9 +40,14 @@ class FakeSink:
     def __init__(self) -> None:
         self.frames: list[TokenFrame] = []
         self.errors: dict[str, PoolError] = {}
+        self.visits: list[tuple[int, str, Visit]] = []
+        """(frames delivered before, request id, visit)."""
 
     def deliver(self, frames: Sequence[TokenFrame]) -> None:
         self.frames += frames
+
+    def moved(self, request_id: str, visit: Visit) -> None:
+        self.visits.append((len(self.frames), request_id, visit))
 
     def fail(self, request_id: str, error: PoolError) -> None:
         self.errors[request_id] = error
@@ -92,9 +99,10 @@ class Producer:
         tokens: Sequence[int],
         finish: str | None = None,
         epoch: int = 1,
+        instance: str = "i-01",
     ) -> bool:
         """Appends one frame; says whether the log took it."""
-        frame = TokenFrame(request_id, epoch, start, tuple(tokens), "i-01", finish_reason=finish)
+        frame = TokenFrame(request_id, epoch, start, tuple(tokens), instance, finish_reason=finish)
         firsts = frozenset([request_id]) if start == 0 else frozenset()
         return not self._writer.append([frame], firsts).refused
 
@@ -118,9 +126,18 @@ def status_of(
 
 
 def load_of(
-    name: str, seq: int = 1, incarnation: str = "a", used: int = 0, running: Sequence[str] = ()
+    name: str,
+    seq: int = 1,
+    incarnation: str = "a",
+    used: int = 0,
+    running: Sequence[str] = (),
+    waiting: Sequence[str] = (),
 ) -> InstanceLoad:
     """Returns an instance's report of now."""
+
+    def load(request_id: str) -> RequestLoad:
+        return RequestLoad(RequestId(request_id), PriorityClass.NORMAL, 16, 10, 1)
+
     return InstanceLoad(
         instance=InstanceName(name),
         incarnation=incarnation,
@@ -130,7 +147,34 @@ def load_of(
         used_tokens=used,
         block_size_tokens=16,
         max_running=64,
-        running=tuple(RequestLoad(RequestId(i), PriorityClass.NORMAL, 16, 10, 1) for i in running),
+        running=tuple(map(load, running)),
+        waiting=tuple(map(load, waiting)),
+    )
+
+
+def move_of(
+    request_id: str,
+    state: MoveState,
+    source: str = "i-01",
+    destination: str = "i-02",
+    seq: int = 1,
+    output_tokens: int | None = None,
+) -> MoveReport:
+    """Returns a move's report of now."""
+    return MoveReport(
+        migration_id=f"{source}-{destination}-{request_id}",
+        request_id=request_id,
+        seq=seq,
+        state=state,
+        source=source,
+        source_incarnation="a",
+        destination=destination,
+        destination_incarnation="a",
+        started_unix_s=time.time(),
+        at_unix_s=time.time(),
+        asked_by="a test",
+        reason="a test",
+        output_tokens_at_pause=output_tokens,
     )
 
 

@@ -13,7 +13,7 @@ from engine_pool import view
 from engine_pool.errors import ServerStopping, StoreUnavailable, StreamGone, StreamSuperseded
 from engine_pool.store import connect, connect_async
 from engine_pool.stream import Stream
-from engine_pool.token_log import LogTimes, TokenLogReader, log_key, route_key
+from engine_pool.token_log import FENCE_EPOCHS, LogTimes, TokenLogReader, log_key, route_key
 from engine_pool.token_reader import UNREAD_MAX, TokenReader
 from tests.controlplane.fakes import FakeSink, Producer, until
 
@@ -240,7 +240,9 @@ async def test_a_fenced_producer_is_not_heard(store_url: str, store: "redis.Redi
         await r.open("a")
         producer = Producer(store)
         epoch, tokens = await r.log.fence("a")
-        assert (epoch, tokens) == (2, 0)
+        assert (epoch, tokens) == (1 + FENCE_EPOCHS, 0)
+        # Neither the first producer nor one that the request has moved to meanwhile.
         assert not producer.write("a", 0, [1])
-        assert producer.write("a", 0, [9], epoch=2)
+        assert not producer.write("a", 0, [1], epoch=3)
+        assert producer.write("a", 0, [9], epoch=epoch)
         await until(lambda: r.sink.tokens("a") == [9])

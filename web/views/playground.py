@@ -57,8 +57,13 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         completion, after = await _completion(request, policy)
     except ApiError as error:
         return JsonResponse(error_body(error), status=error.status)
+    call = completion.call
     numbering = Numbering(
-        completion.call.request_id, completion.choices, completion.created_unix_s, after
+        call.request_id,
+        completion.choices,
+        completion.created_unix_s,
+        after,
+        tell_move=lambda move: _ours({"request_id": call.request_id, **move.facts}),
     )
     events = EventStream(runtime(), runtime().ready_front(), completion, numbering)
     response = StreamingHttpResponse(_events(events, completion), content_type=EVENTS)
@@ -145,7 +150,7 @@ def _ending(call: Call) -> dict[str, Any]:
     decode_s = (last_s - first_s) if first_s is not None and last_s is not None else 0.0
     return {
         "request_id": call.request_id,
-        "instance": call.instance,
+        "migrations": call.migrations,
         # A resumed answer's times would be those of the replay.
         "ttft_ms": None
         if first_s is None or call.is_resumed

@@ -8,6 +8,32 @@ from dataclasses import dataclass, field
 from engine_pool.types import PriorityClass
 
 
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A move of one of a call's engine requests, as this process saw it while it read the
+    tokens."""
+
+    choice: int
+    """Index of the choice in the answer."""
+    origin: str
+    destination: str
+    at_token: int
+    """Output tokens of the choice before the first one from the destination."""
+    gap_ms: float | None
+    """Between the last tokens from the origin and the first ones from the destination; None when
+    there were none from the origin (it moved in the queue), or when this is a replay."""
+
+    @property
+    def facts(self) -> dict[str, str | int | float | None]:
+        """What events say of it."""
+        return {
+            "from": self.origin,
+            "to": self.destination,
+            "at_token": self.at_token,
+            "gap_ms": None if self.gap_ms is None else round(self.gap_ms, 3),
+        }
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """Made by the door, filled by the front end, read when the request's record is written."""
@@ -34,6 +60,13 @@ class Call:
     parent_ids: list[str] = field(default_factory=list)
     """Of the prompts."""
     instance: str = ""
+    """The one that took the request."""
+    instances: list[str] = field(default_factory=list)
+    """All that were visited, in order; one that was left and visited again stands there twice."""
+    migrations: int = 0
+    """Of all choices together, as far as their tokens were read here."""
+    untold: list[Migration] = field(default_factory=list)
+    """Moves that the answer has come to, but has not told yet."""
     dispatch_reason: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -48,6 +81,22 @@ class Call:
     @property
     def is_resumed(self) -> bool:
         return self.places is not None
+
+    def note_sent(self, instance: str) -> None:
+        """Notes which instance took the request."""
+        self.instance = instance
+        self.instances = [instance] if instance else []
+
+    def note_migration(self, migration: Migration) -> None:
+        """Counts a move."""
+        self.migrations += 1
+        if self.instances[-1:] != [migration.destination]:
+            self.instances.append(migration.destination)
+
+    def take_untold(self) -> list[Migration]:
+        """Returns the moves that are to be told before the next chunk of the answer."""
+        taken, self.untold = self.untold, []
+        return taken
 
     def note_tokens(self, engine_id: str, count: int, now_s: float) -> float | None:
         """Counts tokens. Returns the seconds since the ones before, None for the first ones."""

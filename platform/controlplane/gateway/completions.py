@@ -10,12 +10,13 @@ import asyncio
 import json
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from controlplane.gateway import metrics
-from controlplane.gateway.call import Call, current_call
+from controlplane.gateway.call import Call, Migration, current_call
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.fields import check_fields, class_of
 from controlplane.gateway.resume import record_fields
@@ -97,6 +98,10 @@ class ChunkEvents(Protocol):
     def event(self, chunk: str) -> str | None:
         """Returns the event for a chunk, None when this client gets none."""
 
+    def migrated(self, migration: Migration) -> str | None:
+        """Takes note of a move that comes before the next chunk. Returns an event of its own for
+        it, if there is one."""
+
 
 class EventStream:
     """A streamed answer. `start` it, iterate, and close it whatever happens."""
@@ -114,6 +119,7 @@ class EventStream:
         self._events = events
         self._chunks: AsyncGenerator[str, None] | None = None
         self._first: asyncio.Future[str | None] | None = None
+        self._ready: deque[str] = deque()
 
     async def start(self) -> None:
         """Returns once an engine has taken the request. Raises: ApiError; close it then too."""
@@ -138,15 +144,16 @@ class EventStream:
 
     async def __anext__(self) -> str:
         assert self._chunks is not None, "start comes first"
-        while True:
+        while not self._ready:
             first, self._first = self._first, None
             chunk = await (first or _next(self._chunks))
             if chunk is None:
                 self._note_end()
                 raise StopAsyncIteration
-            event = self._events.event(chunk)
-            if event is not None:
-                return event
+            moves = self._completion.call.take_untold()
+            texts = [*map(self._events.migrated, moves), self._events.event(chunk)]
+            self._ready.extend(text for text in texts if text is not None)
+        return self._ready.popleft()
 
     async def aclose(self) -> None:
         """Ends the request, unless it has ended or goes on without its client."""

@@ -35,3 +35,12 @@ REQUESTS: Final = Counter(
 )
 REJECTIONS: Final = Counter("ferry:rejections", "Requests not taken, by reason.", ["reason"])
 OPEN: Final = Gauge("ferry:open_requests", "Requests under way in this web process.")
+MOVED_STREAMS: Final = Counter(
+    "ferry:moved_streams", "Moves of requests whose tokens were read by this web process."
+)
+MOVED_GAP_S: Final = Histogram(
+    "ferry:moved_stream_gap_seconds",
+    "At a move, between the last token from the source and the first from the destination, as this"
+    " web process saw them.",
+    buckets=_TOKEN_S,
+)

@@ -12,6 +12,7 @@
 | response.created | 0 |
 | response.in_progress | 1 |
 | response.output_text.delta | the ordinal of the chunk (sse.py): the same at each replay |
+| request.migrated | counted among the chunks; between the tokens of two instances |
 | response.completed, response.failed | the last |
 | error | none: something about a message, not about an answer |
 
@@ -22,6 +23,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from controlplane.gateway.call import Migration
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.sse import DONE
 
@@ -94,6 +96,12 @@ class ResponseEvents:
             content_index=0,
             delta=delta,
         )
+
+    def migrated(self, migration: Migration) -> str | None:
+        """Returns the event for a move, None when the client has it already."""
+        # The log alone says where it stands among the chunks, so it has one number at each replay.
+        self._number += 1
+        return self._numbered("request.migrated", request_id=self._head["id"], **migration.facts)
 
     def failed(self, error: Mapping[str, Any]) -> str | None:
         """Returns the event that ends an answer that failed."""

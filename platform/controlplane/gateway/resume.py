@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _PLACE = b"at:"
+"""Before an engine request's id: the instance that took it. It stays there when the request moves:
+where it is now, the engines report; where it was, its tokens say; and a replay begins here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def _to_resumable(request_id: str, fields: Mapping[bytes, bytes]) -> Resumable:
         priority_class=PriorityClass(fields[b"class"].decode()),
         places=places,
     )
-    call.instance = next((instance for instance, _ in places.values()), "")
+    call.note_sent(next((instance for instance, _ in places.values()), ""))
     return Resumable(call, fields[b"body"], int(fields[b"created"]))
 
 

@@ -4,16 +4,27 @@ An event's id is `<request id>:<ordinals>`: how many chunks of each choice have 
 dots, then those that belong to no choice (usage). The chunks of one choice follow from the tokens
 in the log alone, whatever the timing; so another web process that replays the log gives the same
 chunk the same ordinal, and drops what the client has. Between choices the order may differ, hence
-one ordinal each. Pure: text in, text out.
+one ordinal each.
+
+A client that asks for it is told of moves, too, by comments: they belong to the chunk after them
+and come in one block with it. A comment in a block of its own would do for browsers, but some
+clients take the blank line after it for an event without data. Pure: text in, text out.
 """
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+from controlplane.gateway.call import Migration
 
 DONE: Final = "data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
 """A comment; keeps proxies from closing a connection that waits for its first token."""
+
+TellMove = Callable[[Migration], str]
+"""Makes the text that stands before the chunk after a move."""
 
 _ID: Final = re.compile(r"([A-Za-z0-9_-]{1,100}):([0-9]{1,9}(?:\.[0-9]{1,9}){0,1024})")
 _CREATED: Final = re.compile(r'"created":(\d+)')
@@ -36,12 +47,23 @@ def parse_mark(text: str) -> Mark | None:
     return Mark(match[1], tuple(int(part) for part in match[2].split(".")))
 
 
+def move_comment(migration: Migration) -> str:
+    """Returns the line that tells of a move; part of the block of the chunk after it."""
+    return f": request.migrated {json.dumps(migration.facts)}\n"
+
+
 class Numbering:
     """Of one stream as one connection gets it."""
 
     def __init__(
-        self, request_id: str, choices: int, created_unix_s: int, after: Mark | None = None
+        self,
+        request_id: str,
+        choices: int,
+        created_unix_s: int,
+        after: Mark | None = None,
+        tell_move: TellMove | None = None,
     ) -> None:
+        """`tell_move`: None for a client that has not asked to hear of moves."""
         self._request_id = request_id
         self._choices = choices
         self._created = f'"created":{created_unix_s}'
@@ -52,6 +74,15 @@ class Numbering:
             for index, count in enumerate(after.ordinals[: len(self._skip)]):
                 self._skip[index] = count
         self.has_failed = False
+        self._tell_move = tell_move
+        self._moves: dict[int, str] = {}
+        """Slot -> what is to be told before its next chunk."""
+
+    def migrated(self, migration: Migration) -> None:
+        """Notes a move, to be told with the next chunk of its choice."""
+        if self._tell_move is not None:
+            slot = migration.choice if self._choices > 1 else 0
+            self._moves[slot] = self._moves.get(slot, "") + self._tell_move(migration)
 
     def event(self, chunk: str) -> str | None:
         """Returns the event for a chunk of vLLM's, None when the client has it already.
@@ -65,9 +96,10 @@ class Numbering:
             return chunk
         index = self._slot(chunk)
         self._sent[index] += 1
+        told = self._moves.pop(index, "")
         if self._sent[index] <= self._skip[index]:
             return None
-        return f"id: {self._request_id}:{self._ordinals()}\n{self._dated(chunk)}"
+        return f"{told}id: {self._request_id}:{self._ordinals()}\n{self._dated(chunk)}"
 
     def _slot(self, chunk: str) -> int:
         if self._choices == 1:

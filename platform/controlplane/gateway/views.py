@@ -13,7 +13,7 @@ from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse
 from controlplane.gateway.fields import check_fields
 from controlplane.gateway.runtime import Runtime
-from controlplane.gateway.sse import Mark, Numbering, parse_mark
+from controlplane.gateway.sse import Mark, Numbering, TellMove, move_comment, parse_mark
 from controlplane.tenants.key_cache import DatabaseAway, KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 
@@ -21,6 +21,8 @@ DETACH_HEADER: Final = "x-ferry-detach-s"
 """Seconds that a stream goes on when its client has left, so that it can be resumed."""
 INSTANCE_HEADER: Final = "x-ferry-instance"
 """The instance that took the request."""
+EVENTS_HEADER: Final = "x-ferry-events"
+"""1: the stream tells of moves, by comments that clients of OpenAI's API ignore."""
 EVENTS: Final = "text/event-stream; charset=utf-8"
 
 View = Callable[[ApiRequest], Awaitable[ApiResponse]]
@@ -100,12 +102,12 @@ class Views:
         policy = await self._authenticate(request)
         if "last-event-id" in request.headers:
             mark = _mark(request.headers["last-event-id"])
-            return await self._resume(endpoint, policy, mark.request_id, mark)
+            return await self._resume(endpoint, policy, mark.request_id, mark, _tells(request))
         front = self._runtime.ready_front()
         completion = completions.read(self._runtime, front, endpoint, request.body, policy)
         completion.detach_s = self._detach_s(request)
         if completion.request.stream:
-            return await self._stream(completion, None)
+            return await self._stream(completion, None, _tells(request))
         body = await completions.answer(self._runtime, front, completion)
         return ApiResponse(body=body, headers=_place(completion.call))
 
@@ -116,21 +118,31 @@ class Views:
         mark = _mark(text) if text else None
         if mark is not None and mark.request_id != request_id:
             raise ApiError(400, "Last-Event-ID is of another stream.", param="Last-Event-ID")
-        return await self._resume(endpoint, policy, request_id, mark)
+        return await self._resume(endpoint, policy, request_id, mark, _tells(request))
 
     async def _resume(
-        self, endpoint: str, policy: KeyPolicy, request_id: str, mark: Mark | None
+        self,
+        endpoint: str,
+        policy: KeyPolicy,
+        request_id: str,
+        mark: Mark | None,
+        tell_move: TellMove | None,
     ) -> ApiResponse:
         front = self._runtime.ready_front()
         found = await resume.find(
             self._runtime.client.store, request_id, endpoint=endpoint, tenant_id=policy.tenant_id
         )
         request = completions.to_request(front, found.call, resume.body_of(found))
-        return await self._stream(Completion(found.call, request, found.created_unix_s), mark)
+        completion = Completion(found.call, request, found.created_unix_s)
+        return await self._stream(completion, mark, tell_move)
 
-    async def _stream(self, completion: Completion, after: Mark | None) -> ApiResponse:
+    async def _stream(
+        self, completion: Completion, after: Mark | None, tell_move: TellMove | None
+    ) -> ApiResponse:
         call = completion.call
-        numbering = Numbering(call.request_id, completion.choices, completion.created_unix_s, after)
+        numbering = Numbering(
+            call.request_id, completion.choices, completion.created_unix_s, after, tell_move
+        )
         events = EventStream(self._runtime, self._runtime.ready_front(), completion, numbering)
         try:
             await events.start()
@@ -208,6 +220,14 @@ def _by_pattern(method: str, path: str) -> tuple[dict[str, str], str | None]:
 
 def _place(call: Call) -> dict[str, str]:
     return {INSTANCE_HEADER: call.instance} if call.instance else {}
+
+
+def _tells(request: ApiRequest) -> TellMove | None:
+    """Returns how the stream tells of moves. Raises: ApiError 400."""
+    text = request.headers.get(EVENTS_HEADER, "0")
+    if text not in ("0", "1"):
+        raise ApiError(400, f"{EVENTS_HEADER} must be 1 or 0.", param=EVENTS_HEADER)
+    return move_comment if text == "1" else None
 
 
 def _mark(text: str) -> Mark:

@@ -26,16 +26,16 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from controlplane.gateway import metrics
-from controlplane.gateway.call import Call, current_call
+from controlplane.gateway.call import Call, Migration, current_call
 from controlplane.gateway.output_queue import OutputQueue
 from engine_pool import vllm_detail
 from engine_pool.client import PoolClient
 from engine_pool.dispatcher import Submission
 from engine_pool.errors import PoolError
 from engine_pool.ports import EngineRequest
-from engine_pool.stream import Stream
+from engine_pool.stream import Stream, Visit
 from engine_pool.token_log import TokenFrame
-from engine_pool.types import InstanceName, RequestId
+from engine_pool.types import RequestId
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,10 @@ class PoolLLM(AsyncLLM):
             is_finished = False
             while not is_finished:
                 output = await queue.get()
+                if isinstance(output, Migration):
+                    # Read together with the outputs, so that it is told at its own place.
+                    call.untold.append(output)
+                    continue
                 is_finished = output.finished
                 yield output
         except PoolError as error:
@@ -161,6 +165,21 @@ class PoolLLM(AsyncLLM):
             outputs.append(_to_output(frame))
         if outputs:
             self._process(outputs)
+
+    def moved(self, request_id: str, visit: Visit) -> None:
+        """Notes that a request's next tokens come from another instance."""
+        call = self._calls.get(request_id)
+        state = self.output_processor.request_states.get(request_id)
+        if call is None or state is None or state.queue is None:
+            return
+        choice = call.engine_ids.index(request_id)
+        migration = Migration(choice, visit.origin, visit.instance, visit.at_token, visit.gap_ms)
+        call.note_migration(migration)
+        state.queue.put(migration)
+        if visit.gap_ms is not None:
+            metrics.MOVED_GAP_S.observe(visit.gap_ms / 1000)
+        if visit.gap_ms is not None or not call.is_resumed:
+            metrics.MOVED_STREAMS.inc()
 
     def fail(self, request_id: str, error: PoolError) -> None:
         """Ends a request with an error, after what it has already got."""
@@ -219,23 +238,17 @@ class PoolLLM(AsyncLLM):
     ) -> None:
         if call.places is not None:
             for child in children:
-                place = call.places.get(child.request_id, ("", ""))
-                status = self._client.view.statuses.get(InstanceName(place[0]))
-                await self._client.reader.resume(
-                    Stream(
-                        child.request_id,
-                        queue.unread,
-                        instance=InstanceName(place[0]),
-                        incarnation=place[1],
-                        actor=status.actor if status else "",
-                    )
+                await self._client.dispatcher.resume(
+                    Stream(child.request_id, queue.unread),
+                    call.places.get(child.request_id, ("", "")),
                 )
             return
         requests = [self._to_engine_request(call, child) for child in children]
         sent = await self._client.dispatcher.submit(
             Submission(requests, queue.unread, call.request_id, call.fields)
         )
-        call.instance, call.dispatch_reason = sent.instance, sent.reason
+        call.note_sent(sent.instance)
+        call.dispatch_reason = sent.reason
 
     def _to_engine_request(self, call: Call, request: EngineCoreRequest) -> EngineRequest:
         params = request.sampling_params
