@@ -85,6 +85,12 @@ def test_the_schema_describes_every_path(watch: FakeWatch, operators_client: Cli
         "/api/v1/instances/{name}",
         "/api/v1/events",
         "/api/v1/history",
+        "/api/v1/requests/{request_id}/migrate",
+        "/api/v1/requests/{request_id}/destinations",
+        "/api/v1/migrations",
+        "/api/v1/migrations/preflight",
+        "/api/v1/migrations/{migration_id}",
+        "/api/v1/migrations/{migration_id}/cancel",
     }
 
 

@@ -1,4 +1,5 @@
-"""`/api/v1`: the pool now, for operators' own tools. Reads only; the same picture as the pages."""
+"""`/api/v1`: the pool now, for operators' own tools; the same picture as the pages. Moves:
+api_moves.py."""
 
 import time
 from typing import Any, Final
@@ -100,7 +101,7 @@ class EventsView(OperatorView):
         summary="The newest events, newest first",
     )
     def get(self, request: Request) -> Response:
-        limit = _whole_number(request, "limit", 1, EVENTS_MAX, default=EVENTS_MAX)
+        limit = whole_number(request, "limit", 1, EVENTS_MAX, default=EVENTS_MAX)
         events = list(fleet_watch().observer.look().events.values())[:limit]
         return Response(serializers.EventSerializer(events, many=True).data)
 
@@ -118,7 +119,7 @@ class HistoryView(OperatorView):
     def get(self, request: Request) -> Response:
         now_s = int(time.time())
         oldest_s = now_s - HISTORY_S
-        since_s = _whole_number(request, "since_unix_s", 0, now_s + 3600, default=oldest_s)
+        since_s = whole_number(request, "since_unix_s", 0, now_s + 3600, default=oldest_s)
         watch = fleet_watch()
         picture = watch.observer.look()
         samples = async_to_sync(watch.history)(max(since_s, oldest_s))
@@ -141,7 +142,8 @@ def _instance(name: str, row: InstanceRow, now_unix_s: float) -> dict[str, Any]:
     }
 
 
-def _whole_number(request: Request, name: str, low: int, high: int, *, default: int) -> int:
+def whole_number(request: Request, name: str, low: int, high: int, *, default: int) -> int:
+    """Returns a number from the query. Raises: ValidationError naming it."""
     text = request.query_params.get(name)
     if text is None:
         return default

@@ -136,7 +136,8 @@ def ended_at(move: MoveReport, now: datetime) -> datetime | None:
         return None
     if move.ended_ms is None:
         return now
-    return datetime.fromtimestamp(move.started_unix_s + move.ended_ms / 1000, UTC)
+    started_at = datetime.fromtimestamp(move.started_unix_s, UTC)
+    return started_at + timedelta(milliseconds=move.ended_ms)
 
 
 def _decoded(blobs: Iterable[bytes]) -> Iterator[MoveReport]:

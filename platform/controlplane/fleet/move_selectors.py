@@ -186,6 +186,11 @@ def downtime_points(since: datetime) -> tuple[DowntimePoint, ...]:
     return tuple(DowntimePoint(*row) for row in rows[:POINTS_MAX])
 
 
+def migration_of_report(report: MoveReport) -> MigrationDetail:
+    """Returns a move as a report of now tells it."""
+    return _detail(report, is_live=True)
+
+
 def migrations_of_request(request_id: str) -> Sequence[Migration]:
     """Returns the moves of one request, the newest first."""
     return migrations_list(MigrationFilters(request_id=request_id), LIMIT_MAX).moves

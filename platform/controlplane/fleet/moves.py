@@ -5,6 +5,7 @@ move itself is the engines' (engine_pool/moves.py), and goes on whether or not t
 """
 
 import logging
+import math
 import re
 import uuid
 from collections.abc import Iterable
@@ -116,11 +117,13 @@ def engine_requests(request_id: str, shown: Iterable[str]) -> list[str]:
 def reason_text(wish_reason: str, who: str, plan: MovePlan, destination: str | None) -> str:
     """Returns why a move happens, with the numbers that the person saw."""
     place = next((d for d in plan.destinations if d.instance == destination), plan.freest)
-    steps = [f"{plan.source.instance} {_steps(plan.source_freeness_steps)}"]
+    told = [(plan.source.instance, plan.source_freeness_steps)]
     if place is not None:
-        steps.append(f"{place.instance} {_steps(place.freeness_now_steps)}")
+        told.append((place.instance, place.freeness_now_steps))
     said = f"operator {who}: {wish_reason}" if wish_reason else f"operator {who}"
-    return f"{said}; {', '.join(steps)} decode steps"
+    if all(steps is not None and math.isfinite(steps) for _, steps in told):
+        return f"{said}; {', '.join(f'{n} {_number(s or 0)}' for n, s in told)} decode steps"
+    return f"{said}; {', '.join(f'{n} {_steps(s)}' for n, s in told)}"
 
 
 async def _begin(live: LiveView, moves: Moves, wish: _Wish) -> MoveReport:
@@ -151,10 +154,14 @@ async def _plan(live: LiveView, moves: Moves, request_id: str) -> MovePlan:
 
 def _steps(freeness: float | None) -> str:
     if freeness is None:
-        return "?"
-    if freeness in (float("inf"), float("-inf")):
-        return "idle" if freeness > 0 else "draining"
-    return f"{freeness:.3g}" if abs(freeness) < 100 else f"{freeness:.0f}"
+        return "without a report"
+    if not math.isfinite(freeness):
+        return "idle" if freeness > 0 else "leaving"
+    return f"{_number(freeness)} decode steps"
+
+
+def _number(steps: float) -> str:
+    return f"{steps:.3g}" if abs(steps) < 100 else f"{steps:.0f}"
 
 
 def _audit_of(wish: _Wish) -> AuditEntry:

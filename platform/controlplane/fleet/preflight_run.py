@@ -17,10 +17,11 @@ from typing import Final
 import msgspec
 import redis
 import redis.asyncio
+from asgiref.sync import async_to_sync
 
 from controlplane.fleet.preflight import LENGTHS, judge, pairs_of
 from controlplane.fleet.preflight_values import Found, Pair, PairWay, PreflightReport
-from engine_pool.client import PoolClient
+from engine_pool.client import PoolClient, pool_client
 from engine_pool.errors import InstanceLost, MoveRefused, PoolError, StoreUnavailable
 from engine_pool.move_facts import MoveFacts, read_move_facts
 from engine_pool.types import InstanceState
@@ -47,6 +48,16 @@ class PreflightRunning(PoolError):
 class _Measured:
     ways: tuple[PairWay, ...]
     left_out: tuple[Pair, ...]
+
+
+def preflight_get() -> PreflightReport | None:
+    """Returns the last run's result, for pages and API; None: none. Raises: StoreUnavailable."""
+    return async_to_sync(preflight_last)(pool_client().store)
+
+
+def preflight_measure(lengths: Sequence[int] = LENGTHS) -> PreflightReport:
+    """Runs it anew, for pages and API; see `preflight_run`."""
+    return async_to_sync(preflight_run)(pool_client(), lengths)
 
 
 async def preflight_run(client: PoolClient, lengths: Sequence[int] = LENGTHS) -> PreflightReport:

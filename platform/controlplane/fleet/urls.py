@@ -4,7 +4,7 @@ from django.contrib.auth.decorators import user_passes_test
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.fleet import api
+from controlplane.fleet import api, api_moves, api_preflight
 from controlplane.fleet.permissions import IsOperator, is_operator
 
 _session = {
@@ -18,6 +18,20 @@ urlpatterns = [
     path("instances/<str:name>", api.InstanceView.as_view(), name="api-instance"),
     path("events", api.EventsView.as_view(), name="api-events"),
     path("history", api.HistoryView.as_view(), name="api-history"),
+    path("requests/<str:request_id>/migrate", api_moves.MigrateView.as_view(), name="api-migrate"),
+    path(
+        "requests/<str:request_id>/destinations",
+        api_moves.DestinationsView.as_view(),
+        name="api-destinations",
+    ),
+    path("migrations", api_moves.MigrationsView.as_view(), name="api-migrations"),
+    path("migrations/preflight", api_preflight.PreflightView.as_view(), name="api-preflight"),
+    path("migrations/<str:migration_id>", api_moves.MigrationView.as_view(), name="api-migration"),
+    path(
+        "migrations/<str:migration_id>/cancel",
+        api_moves.CancelView.as_view(),
+        name="api-migration-cancel",
+    ),
     path("schema/", SpectacularAPIView.as_view(**_session), name="api-schema"),
     path(
         "docs/",

@@ -1,13 +1,16 @@
 """The engines' numbers for Prometheus, taken from their last reports when somebody asks."""
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine_pool.types import InstanceLoad
+from engine_pool.view import Change
+from migration.report import MoveReport
 
 if TYPE_CHECKING:
     from controlplane.gateway.runtime import Runtime
@@ -26,11 +29,64 @@ _COUNTERS: Final = {
 }
 
 
+MIGRATIONS: Final = Counter(
+    "ferry:migrations",
+    "Moves that ended while this web process listened. reason: who asked; result: committed, or the"
+    " code of the abort. Every web process counts all of them.",
+    ["reason", "result"],
+)
+DOWNTIME_S: Final = Histogram(
+    "ferry:migration_downtime_seconds",
+    "Of committed moves: last token at the source to the first at the destination.",
+    buckets=(0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+_REASONS: Final = ("operator", "rebalancer", "drain", "self-test")
+_RESULTS: Final = (
+    "committed",
+    "no_blocks",
+    "request_finished",
+    "request_preempted",
+    "client_cancelled",
+    "peer_lost",
+    "timed_out",
+    "cancelled",
+    "refused",
+    "transfer_failed",
+    "disabled",
+)
+_OTHER: Final = "other"
+_ENDS_KNOWN: Final = 1000
+"""Ended moves that are recognised when they are told of twice."""
+
+
+class MoveCounter:
+    """Counts moves by their ends, as they are heard of; a listener of the live view."""
+
+    def __init__(self) -> None:
+        self._ended: deque[str] = deque(maxlen=_ENDS_KNOWN)
+
+    def __call__(self, change: Change) -> None:
+        if not isinstance(change, MoveReport) or not change.state.is_end:
+            return
+        if change.migration_id in self._ended:
+            return
+        self._ended.append(change.migration_id)
+        result = change.abort_code or change.state.value
+        # Labels are bounded: an operator's name, or a code that is not known, is none.
+        who = change.asked_by.partition(" ")[0]
+        MIGRATIONS.labels(
+            who if who in _REASONS else _OTHER, result if result in _RESULTS else _OTHER
+        ).inc()
+        if change.downtime_ms is not None and not change.abort_code:
+            DOWNTIME_S.observe(change.downtime_ms / 1000)
+
+
 class PoolCollector(Collector):
     """Of one web process; registers itself."""
 
     def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
+        runtime.client.view.add_listener(MoveCounter())
         REGISTRY.register(self)
 
     def describe(self) -> Iterable[Metric]:
@@ -51,6 +107,9 @@ class PoolCollector(Collector):
         for state in sorted(set(known)):
             states.add_metric([state.value], known.count(state))
         yield states
+        moving = GaugeMetricFamily("ferry:migrations_going_on", "Moves that go on now.")
+        moving.add_metric([], sum(not m.state.is_end for m in view.moves.values()))
+        yield moving
         yield self._degraded()
 
     def _degraded(self) -> Metric:

@@ -87,6 +87,8 @@ def _to_row(call: Call, status: str, error_code: str, now_s: float) -> RequestRe
         status=status,
         error_code=error_code,
         instance=call.instance,
+        instances=list(getattr(call, "instances", ())),
+        migrations=getattr(call, "migrations", 0),
         dispatch_reason=call.dispatch_reason,
         prompt_tokens=call.prompt_tokens,
         cached_tokens=call.cached_tokens,

@@ -6,7 +6,6 @@ it works from any shell; elsewhere it takes the settings from the environment, l
 
 import asyncio
 import json
-import os
 import sys
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -19,11 +18,9 @@ from controlplane.fleet.doctor.http_checks import HttpChecks
 from controlplane.fleet.doctor.key import doctor_key
 from controlplane.fleet.doctor.pool_checks import PoolChecks
 from controlplane.fleet.doctor.report import Check, CheckResult, Problem, run_checks
-from ops.run_state import read_state
+from controlplane.fleet.management.installation import enter_installation
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
-_AGAIN: Final = "FERRY_DOCTOR_HAS_STATE"
-"""Set once the installation's settings are in the environment."""
 
 
 class Command(BaseCommand):
@@ -34,8 +31,8 @@ class Command(BaseCommand):
         parser.add_argument("--url", help="where the web server is, e.g. http://host:8000")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        found_url = self._find_installation()
-        url = options["url"] or found_url
+        found = enter_installation()
+        url = options["url"] or (found.url if found else DEFAULT_URL)
         with doctor_key() as key:
             results = asyncio.run(_examine(url.rstrip("/"), key, self._teller(options["json"])))
         is_well = all(result.ok for result in results)
@@ -46,16 +43,6 @@ class Command(BaseCommand):
             failed = sum(not result.ok for result in results)
             self.stdout.write("All is well." if is_well else f"{failed} checks failed.")
         sys.exit(0 if is_well else 1)
-
-    def _find_installation(self) -> str:
-        """Returns the address of what runs in this folder; starts again with its settings."""
-        state = read_state(settings.VAR_DIR)
-        if state is None:
-            return DEFAULT_URL
-        if _AGAIN not in os.environ:
-            environ = {**os.environ, **state.environ, _AGAIN: "1"}
-            os.execve(sys.executable, [sys.executable, *sys.argv], environ)
-        return state.url
 
     def _teller(self, is_json: bool) -> Any:
         def tell(result: CheckResult) -> None:
