@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from migration.kv_plane import LocalKvPlane
+from migration.kv_plane import LocalKvPlane, MakeThread, daemon_thread
 from migration.ports import TransferFailed
 
 HOST = "127.0.0.1"
@@ -59,10 +59,20 @@ class FakeBlocks:
 
 
 def make_plane(
-    io: FakeBlocks, *, timeout_s: float = 20.0, chunk_bytes: int, copy_share: float = 1.0
+    io: FakeBlocks,
+    *,
+    chunk_bytes: int,
+    timeout_s: float = 20.0,
+    copy_share: float = 1.0,
+    make_thread: MakeThread = daemon_thread,
 ) -> LocalKvPlane:
     return LocalKvPlane(
-        io, host=HOST, timeout_s=timeout_s, chunk_bytes=chunk_bytes, copy_share=copy_share
+        io,
+        host=HOST,
+        timeout_s=timeout_s,
+        chunk_bytes=chunk_bytes,
+        copy_share=copy_share,
+        make_thread=make_thread,
     )
 
 
@@ -87,16 +97,35 @@ class Peer:
         self.memory = FakeBlocks(blocks, block_bytes, seed)
         """A copy of what the process's memory held at first."""
 
+    def begin(self, method: str, *args: object, **more: object) -> "Begun":
+        """Calls a method of the process's plane that returns a future."""
+        return Begun(self, self._command("begin", method, *args, **more))
+
     def ask(self, method: str, *args: object, **more: object) -> object:
-        """Calls a method of the process's plane, or of its own commands."""
-        self.tell(method, *args, **more)
-        return self.answer()
+        """Calls such a method and waits for what comes of it."""
+        return self.begin(method, *args, **more).result()
 
-    def tell(self, method: str, *args: object, **more: object) -> None:
-        """Begins a call; its answer is to be fetched."""
-        self._pipe.send((method, args, more))
+    def close(self, channel: str) -> None:
+        self._command("close", channel)
 
-    def answer(self) -> object:
+    def read(self, block_ids: Sequence[int]) -> bytes:
+        """Returns what is in its memory."""
+        content = self._command("read", *block_ids)
+        assert isinstance(content, bytes)
+        return content
+
+    def stop_after(self, touches: int) -> None:
+        """Makes its memory stop in front of the next touch after so many."""
+        self._command("stop_after", touches)
+
+    def await_stop(self) -> None:
+        assert self._command("await_stop"), "the peer's memory did not get that far"
+
+    def go_on(self) -> None:
+        self._command("go_on")
+
+    def _command(self, name: str, *args: object, **more: object) -> object:
+        self._pipe.send((name, args, more))
         assert self._pipe.poll(ANSWER_S), "the peer process does not answer"
         outcome = self._pipe.recv()
         if isinstance(outcome, Exception):
@@ -112,6 +141,17 @@ class Peer:
         """Makes the process hang: it lives, and does nothing any more."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGSTOP)
+
+
+class Begun:
+    """A future in the other process."""
+
+    def __init__(self, peer: Peer, number: object) -> None:
+        self._peer = peer
+        self._number = number
+
+    def result(self) -> object:
+        return self._peer._command("result", self._number)
 
 
 @contextmanager
@@ -134,17 +174,26 @@ def _serve(
 ) -> None:
     io = FakeBlocks(blocks, block_bytes, seed)
     plane = make_plane(io, timeout_s=timeout_s, chunk_bytes=chunk_bytes)
+    futures: list[Future[object]] = []
     while True:
-        method, args, more = pipe.recv()
+        name, args, more = pipe.recv()
+        outcome: object = None
         try:
-            if method == "read":
-                outcome: object = io.kv[list(args)].clone().numpy().tobytes()
-            elif method == "stop_after":
-                io.stop_after, outcome = args[0], None
-            elif method == "await_stop":
-                outcome = io.stopped.wait(ANSWER_S)
+            if name == "begin":
+                futures.append(getattr(plane, args[0])(*args[1:], **more))
+                outcome = len(futures) - 1
+            elif name == "result":
+                outcome = futures[args[0]].result(ANSWER_S)
+            elif name == "close":
+                plane.close(*args)
+            elif name == "read":
+                outcome = io.kv[list(args)].numpy().tobytes()
+            elif name == "stop_after":
+                io.stop_after = io.touches + args[0]
+            elif name == "go_on":
+                io.go_on.set()
             else:
-                outcome = getattr(plane, method)(*args, **more)
-            pipe.send(outcome.result(ANSWER_S) if isinstance(outcome, Future) else outcome)
+                outcome = io.stopped.wait(ANSWER_S)
         except TransferFailed as error:
-            pipe.send(error)
+            outcome = error
+        pipe.send(outcome)
