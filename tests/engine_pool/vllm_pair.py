@@ -4,15 +4,15 @@ What a coordinator, two hosts and a transport do over seconds happens here betwe
 test can move a request at the very token it means.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine_pool.config import PoolConfig
 from engine_pool.engine_spec import EngineSpec
 from engine_pool.ports import EngineRequest, StepOutput
-from engine_pool.types import InstanceName, PriorityClass, RequestId
+from engine_pool.types import InstanceName, PriorityClass
 from engine_pool.vllm_detail import decode_detail
 from migration.ports import Held, Outgoing, Parked, Refusal
 from tests.engine_pool.make import request
@@ -55,7 +55,8 @@ def wish(
 
     request_id = name or f"r{next(_numbers)}"
     usual = {"max_tokens": 24, "ignore_eos": True, "temperature": 0.0, "logprobs": 2}
-    params = SamplingParams(**usual | sampling)
+    settings: dict[str, Any] = usual | sampling
+    params = SamplingParams(**settings)
     core = EngineCoreRequest(
         request_id=request_id,
         prompt_token_ids=list(prompt),
@@ -72,7 +73,7 @@ def wish(
         prompt_tokens=len(prompt),
         max_tokens=params.max_tokens or 0,
         priority=priority,
-        payload=bytes(MsgpackEncoder(size_threshold=1 << 60).encode(core)[0]),
+        payload=b"".join(MsgpackEncoder(size_threshold=1 << 60).encode(core)),
     )
 
 
@@ -91,6 +92,7 @@ class Answer:
         self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         if output.detail is not None:
             logprobs, _ = decode_detail(output.detail)
+            assert logprobs is not None
             for ids, values in zip(
                 logprobs.logprob_token_ids.tolist(), logprobs.logprobs.tolist(), strict=True
             ):
@@ -145,23 +147,38 @@ class Pair:
             self.step()
         raise AssertionError("the engines do not come to an end")
 
-    def move(self, request_id: str) -> Moved:
-        """Moves a request to the other engine between two steps."""
+    def move(self, request_id: str, *, steps: int = 0) -> Moved:
+        """Moves a request to the other engine, which it leaves after `steps` more steps: what is
+        complete is copied before each of them."""
         source, destination = self._ends(request_id)
-        seen = source.moves.look(request_id)
-        assert isinstance(seen, Outgoing), seen
-        # A step more, and the last block may be a new one.
+        seen = self.look(request_id)
+        # One token more than there are: the next step may need a block for it.
         room = 0 if seen.is_queued else seen.computed_tokens + 1
         held = destination.moves.hold(self.wishes[request_id], seen.output_token_ids, room)
         assert isinstance(held, Held), held
+        cached = sent = held.cached_blocks
+        for _ in range(steps):
+            complete = seen.complete_blocks
+            copy_blocks(source, complete[sent:], destination, held.blocks[sent : len(complete)])
+            sent = max(sent, len(complete))
+            self.step()
+            seen = self.look(request_id)
+            held = destination.moves.reserve(request_id, seen.computed_tokens + 1)
+            assert isinstance(held, Held), held
         assert source.moves.park(request_id) is None
         parked = self.parked(request_id)
-        sent = parked.blocks[held.cached_blocks :]
-        copy_blocks(source, sent, destination, held.blocks[held.cached_blocks :][: len(sent)])
+        last = parked.blocks[sent:]
+        copy_blocks(source, last, destination, held.blocks[sent : len(parked.blocks)])
         self.adopt(request_id, parked)
         source.moves.release(request_id)
         self.at[request_id] = 1 - self.at[request_id]
-        return Moved(len(sent), held.cached_blocks, seen, parked)
+        return Moved(max(0, len(parked.blocks) - cached), cached, seen, parked)
+
+    def look(self, request_id: str) -> Outgoing:
+        source, _ = self._ends(request_id)
+        seen = source.moves.look(request_id)
+        assert isinstance(seen, Outgoing), seen
+        return seen
 
     def parked(self, request_id: str) -> Parked:
         at = self.at[request_id]
@@ -189,6 +206,7 @@ class Pair:
 def copy_blocks(
     source: "VllmEngine", sent: Sequence[int], destination: "VllmEngine", into: Sequence[int]
 ) -> None:
+    """Copies blocks, the memory's side of a stage."""
     assert source.kv is not None
     assert destination.kv is not None
     assert len(sent) == len(into)
@@ -198,21 +216,17 @@ def copy_blocks(
         destination.kv.scatter(into, buffer)
 
 
-def run_unmoved(pair: Pair, one: EngineRequest, others: Iterable[EngineRequest] = ()) -> Answer:
-    """Answers a request on the first engine alone, with an empty prefix cache."""
+def run_unmoved(pair: Pair, *wishes: EngineRequest) -> list[Answer]:
+    """Answers requests on the first engine alone, together, with an empty prefix cache; leaves an
+    empty one."""
     forget_prefixes(pair)
-    request_id = pair.add(one)
-    for other in others:
-        pair.add(other)
+    request_ids = [pair.add(one) for one in wishes]
     pair.finish()
-    return pair.answers[request_id]
+    forget_prefixes(pair)
+    return [pair.answers[request_id] for request_id in request_ids]
 
 
 def forget_prefixes(pair: Pair) -> None:
     """Empties the prefix caches, so that what one case computes does not help the next."""
     for engine in pair.engines:
         assert engine._scheduler.reset_prefix_cache()
-
-
-def ids(loads: Iterable[object]) -> list[RequestId]:
-    return [load.request_id for load in loads]  # type: ignore[attr-defined]
