@@ -106,6 +106,10 @@ class Producer:
         firsts = frozenset([request_id]) if start == 0 else frozenset()
         return not self._writer.append([frame], firsts).refused
 
+    def reclaim(self, request_id: str, epoch: int) -> int | None:
+        """Takes a stream back from a destination that has appended nothing."""
+        return self._writer.reclaim(request_id, epoch)
+
 
 def status_of(
     name: str, state: InstanceState = InstanceState.SERVING, incarnation: str = "a"

@@ -15,7 +15,7 @@ from engine_pool.store import connect, connect_async
 from engine_pool.stream import Stream
 from engine_pool.token_log import FENCE_EPOCHS, LogTimes, TokenLogReader, log_key, route_key
 from engine_pool.token_reader import UNREAD_MAX, TokenReader
-from tests.controlplane.fakes import FakeSink, Producer, until
+from tests.controlplane.fakes import FakeSink, Producer, status_of, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,7 +28,12 @@ class Reading:
         self.log = TokenLogReader(self.store, LogTimes())
         self.sink = FakeSink()
         self.reader = TokenReader(
-            self.store, self.log, self.sink, web_process=name, store_timeout_s=store_timeout_s
+            self.store,
+            self.log,
+            self.sink,
+            web_process=name,
+            store_timeout_s=store_timeout_s,
+            status_of=lambda instance: None if instance == "i-09" else status_of(instance),
         )
         self.unread = 0
 
