@@ -10,7 +10,7 @@ import msgspec
 import redis
 
 from controlplane.fleet.models import MigrationRecord
-from engine_pool.view import MOVES, MOVES_ENDED, Bulletin, decode_move
+from engine_pool.view import MOVES, MOVES_ENDED, decode_move
 from migration.report import MoveReport, MoveState
 
 logger = logging.getLogger(__name__)
@@ -19,8 +19,8 @@ COPIED_TO: Final = "ferry:moves-copied-to"
 """Store key: the last entry that is in the database; it goes with the store's memory."""
 BATCH_MOVES: Final = 500
 SILENT_AFTER_S: Final = 120.0
-"""A move that nothing was heard of for this long has no engine any more: above all timeouts of a
-move together (PoolConfig)."""
+"""A row waits so long for its move's first report or its end. The pool process ends what engines
+cannot (engine_pool/move_steward.py), so that only what the store lost is left."""
 PEER_LOST: Final = "peer_lost"
 GOING_ON: Final = [s.value for s in MoveState if not s.is_end]
 _LOOKED_AT: Final = 200
@@ -42,10 +42,9 @@ def migrations_copy(*, store: "redis.Redis[bytes]", pool: str) -> int:
     low = f"({last.decode()}" if last else "-"
     entries = store.xrange(MOVES_ENDED, low, "+", count=BATCH_MOVES)
     if entries:
-        now = datetime.now(UTC)
         moves = newest_of(_decoded(fields[b"m"] for _, fields in entries))
         MigrationRecord.objects.bulk_create(
-            [row_of(move, pool, now) for move in moves],
+            [row_of(move, pool) for move in _not_older(moves)],
             update_conflicts=True,
             unique_fields=["migration_id"],
             update_fields=_UPDATED,
@@ -55,21 +54,16 @@ def migrations_copy(*, store: "redis.Redis[bytes]", pool: str) -> int:
 
 
 def migrations_give_up(*, store: "redis.Redis[bytes]", now: datetime) -> int:
-    """Ends what nobody reports about any more: its engine died. Returns how many rows it ended.
+    """Ends rows of moves that nobody reports any more: their engines died, or the store lost its
+    memory. Returns how many.
 
     A row that is wrong about it is put right by the move's own end, should that still come.
     Raises: redis.RedisError, DatabaseError.
     """
-    silent_since_unix_s = now.timestamp() - SILENT_AFTER_S
-    heard = {m.migration_id: m for m in _decoded(store.hvals(MOVES))}
-    bulletin = Bulletin(store)
-    for move in heard.values():
-        if move.at_unix_s < silent_since_unix_s:
-            # The pages learn it from here; the row, with the next round, from the stream.
-            bulletin.report_move(given_up(move, now.timestamp()))
+    heard = [migration_id.decode() for migration_id in store.hkeys(MOVES)]
     rows = MigrationRecord.objects.filter(
         state__in=GOING_ON, started_at__lt=now - timedelta(seconds=SILENT_AFTER_S)
-    ).exclude(migration_id__in=list(heard))
+    ).exclude(migration_id__in=heard)
     return sum(_give_up_row(row, now) for row in rows[:_LOOKED_AT])
 
 
@@ -83,23 +77,8 @@ def newest_of(moves: Iterable[MoveReport]) -> list[MoveReport]:
     return list(newest.values())
 
 
-def given_up(move: MoveReport, now_unix_s: float) -> MoveReport:
-    """Returns the end of a move that its source can no longer tell."""
-    silent_s = now_unix_s - move.at_unix_s
-    return replace(
-        move,
-        seq=move.seq + 1,
-        state=MoveState.ABORTED,
-        at_unix_s=now_unix_s,
-        ended_ms=(now_unix_s - move.started_unix_s) * 1000,
-        abort_code=PEER_LOST,
-        abort_reason=f"{move.source} said nothing about it for {silent_s:.0f} s, last that it was"
-        f" {move.state.value}",
-    )
-
-
-def row_of(move: MoveReport, pool: str, now: datetime) -> MigrationRecord:
-    """Returns the row of a report, not saved. `now`: the end, where the report does not say it."""
+def row_of(move: MoveReport, pool: str) -> MigrationRecord:
+    """Returns the row of a report, not saved."""
     return MigrationRecord(
         migration_id=move.migration_id,
         request_id=move.request_id[:128],
@@ -115,9 +94,9 @@ def row_of(move: MoveReport, pool: str, now: datetime) -> MigrationRecord:
         priority_class=move.priority_class,
         is_queued=move.is_queued,
         started_at=datetime.fromtimestamp(move.started_unix_s, UTC),
-        ended_at=ended_at(move, now),
+        ended_at=ended_at(move),
         downtime_ms=move.downtime_ms,
-        total_ms=move.ended_ms,
+        total_ms=total_ms(move) if move.state.is_end else None,
         tokens_at_start=move.tokens_at_start,
         sent_bytes=move.sent_bytes,
         stages=len(move.stages),
@@ -130,14 +109,28 @@ def report_of(row: MigrationRecord) -> MoveReport:
     return msgspec.convert(row.report, MoveReport)
 
 
-def ended_at(move: MoveReport, now: datetime) -> datetime | None:
+def ended_at(move: MoveReport) -> datetime | None:
     """Returns when a move ended; None while it goes on."""
     if not move.state.is_end:
         return None
-    if move.ended_ms is None:
-        return now
-    started_at = datetime.fromtimestamp(move.started_unix_s, UTC)
-    return started_at + timedelta(milliseconds=move.ended_ms)
+    return datetime.fromtimestamp(move.started_unix_s, UTC) + timedelta(milliseconds=total_ms(move))
+
+
+def total_ms(move: MoveReport) -> float:
+    """Returns how long a move took, up to its report where its source could not tell the end."""
+    if move.ended_ms is not None:
+        return move.ended_ms
+    return max(0.0, move.at_unix_s - move.started_unix_s) * 1000
+
+
+def _not_older(moves: list[MoveReport]) -> list[MoveReport]:
+    """Leaves out what the database knows better: an end has been told for a dead source."""
+    ids = [move.migration_id for move in moves]
+    rows = MigrationRecord.objects.filter(migration_id__in=ids).values_list(
+        "migration_id", "report"
+    )
+    known = {migration_id: report["seq"] for migration_id, report in rows}
+    return [move for move in moves if move.seq >= known.get(move.migration_id, 0)]
 
 
 def _decoded(blobs: Iterable[bytes]) -> Iterator[MoveReport]:
@@ -150,13 +143,21 @@ def _decoded(blobs: Iterable[bytes]) -> Iterator[MoveReport]:
 
 
 def _give_up_row(row: MigrationRecord, now: datetime) -> int:
-    # Its number stays below the one of the real end, should that come.
-    move = replace(given_up(report_of(row), now.timestamp()), seq=row.report["seq"])
+    move = report_of(row)
+    # Its number stays as it is, below the one of the real end.
+    end = replace(
+        move,
+        state=MoveState.ABORTED,
+        at_unix_s=now.timestamp(),
+        abort_code=PEER_LOST,
+        abort_reason=f"nothing was heard of it for {SILENT_AFTER_S:.0f} s, last that it was"
+        f" {move.state.value}",
+    )
     return MigrationRecord.objects.filter(pk=row.pk, state=row.state).update(
-        state=move.state.value,
-        abort_code=move.abort_code,
-        abort_reason=move.abort_reason,
+        state=end.state.value,
+        abort_code=end.abort_code,
+        abort_reason=end.abort_reason,
         ended_at=now,
-        total_ms=move.ended_ms,
-        report=msgspec.to_builtins(move),
+        total_ms=total_ms(end),
+        report=msgspec.to_builtins(end),
     )

@@ -10,7 +10,7 @@ from typing import Final
 from django.db.models import Q, QuerySet
 
 from controlplane.fleet.models import MigrationRecord
-from controlplane.fleet.move_rows import GOING_ON, ended_at, report_of
+from controlplane.fleet.move_rows import GOING_ON, ended_at, report_of, total_ms
 from engine_pool.client import pool_client
 from migration.report import MoveReport, MoveState
 
@@ -234,9 +234,9 @@ def _migration(report: MoveReport, now: datetime) -> Migration:
         priority_class=report.priority_class,
         is_queued=report.is_queued,
         started_at=started_at,
-        ended_at=ended_at(report, datetime.fromtimestamp(report.at_unix_s, UTC)),
+        ended_at=ended_at(report),
         downtime_ms=report.downtime_ms,
-        total_ms=report.ended_ms if report.ended_ms is not None else so_far_ms,
+        total_ms=total_ms(report) if report.state.is_end else so_far_ms,
         tokens_at_start=report.tokens_at_start,
         sent_bytes=report.sent_bytes,
         stages=len(report.stages),

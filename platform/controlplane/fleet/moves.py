@@ -10,7 +10,6 @@ import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from asgiref.sync import async_to_sync
@@ -198,7 +197,7 @@ def _write_audit(audit: AuditEntry) -> None:
 def _write_asked(move: MoveReport) -> None:
     try:
         # Ignored when it has ended meanwhile and the worker was faster.
-        row = row_of(move, pool_client().config.pool, datetime.now(UTC))
+        row = row_of(move, pool_client().config.pool)
         type(row).objects.bulk_create([row], ignore_conflicts=True)
     except DatabaseError:
         logger.exception("the move %s is not in the database yet", move.migration_id)
