@@ -25,6 +25,7 @@ def table_of(picture: Picture, topic: str) -> Table:
         "tiles": picture.tiles,
         "strip": {"strip": picture.strip},
         "events": picture.events,
+        "moves": picture.moves,
         "chart": {"now": picture.point},
     }
     return dict(tables[topic.partition(":")[0]])

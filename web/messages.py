@@ -14,6 +14,7 @@ builds upon.
 from typing import Final, Literal, TypedDict
 
 from controlplane.fleet.charts import ChartPoint
+from controlplane.fleet.live_moves import MoveRow
 from controlplane.fleet.parts import StripRow
 from controlplane.fleet.picture import EventRow, GridCell, InstanceRow
 from controlplane.fleet.tiles import TileRow
@@ -32,12 +33,13 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "tiles": TileRow._fields,
     "strip": StripRow._fields,
     "events": EventRow._fields,
+    "moves": MoveRow._fields,
     "chart": ChartPoint._fields,
 }
 """The fields of a row, by the kind of topic. A topic is a kind, or `kind:pool`."""
 
 POOL_KINDS: Final = ("cluster", "least", "grid", "tiles", "chart")
-GLOBAL_KINDS: Final = ("strip", "events")
+GLOBAL_KINDS: Final = ("strip", "events", "moves")
 
 CLOSE_GOING_AWAY: Final = 1001
 CLOSE_NOT_ALLOWED: Final = 1008

@@ -3,7 +3,17 @@
 from django.urls import URLPattern, URLResolver, path
 from django.views.generic import RedirectView
 
-from web.views import cluster, events, playground, session, status
+from web.views import (
+    cluster,
+    events,
+    instances,
+    migrations,
+    move_dialog,
+    playground,
+    preflight,
+    session,
+    status,
+)
 
 app_name = "web"
 
@@ -14,6 +24,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("logout/", session.LogoutView.as_view(), name="logout"),
     path("theme/", session.theme, name="theme"),
     path("cluster/", cluster.cluster, name="cluster"),
+    path("cluster/requests/", instances.requests, name="cluster-requests"),
+    path("instances/<str:name>/", instances.instance, name="instance"),
+    path("requests/<str:request_id>/migrate/", move_dialog.migrate, name="migrate"),
+    path("migrations/", migrations.migrations, name="migrations"),
+    path("migrations/preflight/", preflight.preflight, name="preflight"),
+    path("migrations/<str:migration_id>/", migrations.migration, name="migration"),
+    path("migrations/<str:migration_id>/cancel/", migrations.cancel, name="migration-cancel"),
     path("events/", events.events, name="events"),
     path("live/snapshot/", status.live_snapshot, name="live-snapshot"),
     path("status/", status.status, name="status"),

@@ -6,6 +6,7 @@ import { sparkPath } from "./drawing.js";
 import { EventList } from "./events.js";
 import { Grid } from "./grid.js";
 import { named } from "./messages.js";
+import { MovesPanel } from "./moves.js";
 import { LeastTable, RowTable } from "./rows.js";
 import { live } from "./socket.js";
 
@@ -53,11 +54,14 @@ function filter() {
   const shown = rows ? rows.filter(wanted) : grid ? grid.filter(wanted) : 0;
   const total = rows ? rows.views.size : grid ? grid.cells.size : 0;
   byId("no-match")?.toggleAttribute("hidden", shown > 0 || total === 0);
+  moves.drawArcs(false);
   const url = new URL(location.href);
   if (wanted) url.searchParams.set("q", wanted);
   else url.searchParams.delete("q");
   if (url.href !== location.href) history.replaceState(null, "", url);
 }
+
+const moves = new MovesPanel(/** @type {HTMLElement} */ (byId("moves")), byId("rows-box"));
 
 const pool = snap.pool;
 if (rows) {
@@ -66,6 +70,7 @@ if (rows) {
     rows.tick(live.clock.now());
     drawCount(all);
     if (field.value) filter();
+    moves.drawArcs(false);
   });
 }
 if (grid) {
@@ -84,6 +89,7 @@ if (least) {
 live.on(`tiles:${pool}`, drawTiles);
 
 const events = new EventList(/** @type {HTMLElement} */ (byId("events")));
+live.on("moves", (all) => moves.apply(all, live.clock.now()));
 live.on("events", (all, changed) => events.apply(all, changed));
 
 live.listen(() => {
@@ -91,6 +97,7 @@ live.listen(() => {
   const now_s = live.clock.now();
   rows?.tick(now_s);
   least?.tick(now_s);
+  moves.tick(now_s);
 });
 field.addEventListener("input", filter);
 field.addEventListener("keydown", (event) => {

@@ -29,16 +29,23 @@ export class EventList {
   apply(rows, changed) {
     for (const key of changed) {
       const row = rows.get(key);
-      if (!row || this.keys.has(key)) continue;
+      if (!row) continue;
+      if (this.keys.has(key)) {
+        this.grow(key, named("events", row));
+        continue;
+      }
       this.keys.add(key);
       this.waiting.push([key, named("events", row)]);
     }
     this.showUnlessRead();
   }
 
+  isRead() {
+    return this.list.matches(":hover, :focus-within") || this.list.scrollTop > 0;
+  }
+
   showUnlessRead() {
-    const isRead = this.list.matches(":hover, :focus-within") || this.list.scrollTop > 0;
-    if (!isRead) this.show();
+    if (!this.isRead()) this.show();
     else if (this.waiting.length) {
       this.button.hidden = false;
       setText(this.button, `${this.waiting.length} new`);
@@ -58,19 +65,40 @@ export class EventList {
     byId("no-event")?.setAttribute("hidden", "");
   }
 
+  /** An event that is there changes in its place. @param {string} key @param {any} event */
+  grow(key, event) {
+    const at = this.waiting.findIndex(([waiting]) => waiting === key);
+    if (at >= 0) this.waiting[at] = [key, event];
+    const item = this.list.querySelector(`li[data-key="${CSS.escape(key)}"]`);
+    if (!item) return;
+    fill(item, event);
+    // It is the newest now; whoever reads the list keeps its order.
+    if (!this.isRead()) this.list.prepend(item);
+  }
+
   /** @param {string} key @param {any} event */
   insert(key, event) {
     const template = /** @type {HTMLTemplateElement} */ (byId("tpl-event"));
     const item = find(/** @type {DocumentFragment} */ (template.content.cloneNode(true)), "li");
     setAttr(item, "data-key", key);
-    setAttr(item, "data-severity", event.severity);
-    setAttr(find(item, "use"), "href", event.severity === "info" ? "#ic-info" : "#ic-warn");
-    setText(find(item, "b"), event.headline);
-    setText(find(item, "p"), event.detail);
-    const time = find(item, "time");
-    setText(time, clock(event.at_unix_s));
-    setAttr(time, "datetime", new Date(event.at_unix_s * 1000).toISOString());
-    setAttr(time, "title", fullTime(event.at_unix_s));
+    fill(item, event);
     this.list.prepend(item);
   }
+}
+
+const GLYPHS = { moved: "#ic-moves", move_aborted: "#ic-cross" };
+
+/** @param {Element} item @param {any} event */
+function fill(item, event) {
+  setAttr(item, "data-severity", event.severity);
+  const glyph = GLYPHS[/** @type {keyof typeof GLYPHS} */ (event.kind)] ?? "#ic-info";
+  setAttr(find(item, "use"), "href", event.severity === "info" ? glyph : "#ic-warn");
+  const link = find(item, "b a");
+  setText(link, event.headline);
+  setAttr(link, "href", event.link || null);
+  setText(find(item, "p"), event.detail);
+  const time = find(item, "time");
+  setText(time, clock(event.at_unix_s));
+  setAttr(time, "datetime", new Date(event.at_unix_s * 1000).toISOString());
+  setAttr(time, "title", fullTime(event.at_unix_s));
 }

@@ -12,7 +12,7 @@ export const CLOSE_NOT_ALLOWED = 1008;
 const INSTANCE = [
   "node", "state", "cause", "since_unix_s", "at_unix_s", "capacity_tokens", "used_tokens",
   "virtual_tokens", "bar", "freeness", "running", "waiting", "step_ms", "preemptions_per_min",
-  "caption", "tone", "restarts",
+  "caption", "tone", "restarts", "moves_in", "moves_out",
 ];
 
 /** The fields of a row in their order, by the kind of topic. */
@@ -24,7 +24,11 @@ export const FIELDS = {
   strip: [
     "tone", "headline", "since_unix_s", "detail", "more", "answering", "oldest_report_unix_s",
   ],
-  events: ["at_unix_s", "kind", "headline", "detail", "instance", "severity"],
+  events: ["at_unix_s", "kind", "headline", "detail", "instance", "severity", "link"],
+  moves: [
+    "request_id", "priority_class", "state", "source", "destination", "started_unix_s", "took_s",
+    "pips", "line", "tone",
+  ],
   chart: [
     "series", "at_unix_s", "freeness", "used_percent", "virtual_percent", "used_max_percent",
     "output_tokens_per_s", "prompt_tokens_per_s",

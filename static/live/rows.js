@@ -17,7 +17,7 @@ export class RowView {
   constructor(element = cloned("tpl-row")) {
     this.element = element;
     this.cell = {};
-    for (const name of ["name", "badge", "kv", "segs", "caption", "free-num", "mark", "run", "wait", "step", "age"]) {
+    for (const name of ["name", "badge", "kv", "segs", "caption", "free-num", "mark", "run", "wait", "step", "in-out", "age"]) {
       this.cell[name] = find(element, `.${name}`);
     }
     this.word = find(element, ".badge .word");
@@ -36,6 +36,7 @@ export class RowView {
     setAttr(this.element, "data-state", row.state);
     setText(cell.name, shortName(name));
     setAttr(cell.name, "title", name);
+    setAttr(cell.name, "href", `/instances/${encodeURIComponent(name)}/`);
     setAttr(cell.badge, "data-state", row.state);
     setAttr(this.glyph, "href", `#ic-state-${row.state}`);
     setText(this.word, stateWord(row.state));
@@ -48,6 +49,7 @@ export class RowView {
     setText(cell.wait, number(row.waiting));
     cell.wait.toggleAttribute("data-some", row.waiting > 0);
     setText(cell.step, freeness(row.step_ms));
+    setText(cell["in-out"], `${row.moves_in} / ${row.moves_out}`);
   }
 
   /** @param {any} row */

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import User
@@ -10,6 +11,7 @@ from django.test import Client, override_settings
 
 from controlplane.fleet import observer as observers
 from engine_pool.types import FleetEvent, InstanceLoad, InstanceName, InstanceStatus
+from migration.report import MoveReport
 from tests.web import fake_pool
 
 MODEL = "tiny"
@@ -22,8 +24,13 @@ class FakeView:
     statuses: dict[InstanceName, InstanceStatus] = field(default_factory=dict)
     loads: dict[InstanceName, InstanceLoad] = field(default_factory=dict)
     events: list[FleetEvent] = field(default_factory=list)
+    moves: dict[str, MoveReport] = field(default_factory=dict)
     store_connected: bool = True
     store_since_unix_s: float = field(default_factory=time.time)
+
+    def move(self, *reports: MoveReport) -> None:
+        """Takes in reports of moves."""
+        self.moves |= {report.migration_id: report for report in reports}
 
     def report(self, count: int, seq: int = 1) -> None:
         """Takes in reports of a pool of so many instances."""
@@ -65,10 +72,18 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         "web.views.cluster",
         "web.views.events",
         "web.views.frame",
+        "web.views.instances",
+        "web.views.migrations",
+        "web.views.move_dialog",
         "web.views.playground",
+        "web.views.preflight",
         "web.views.status",
     ):
         monkeypatch.setattr(f"{module}.fleet_watch", lambda: made)
+    client = SimpleNamespace(view=view, config=SimpleNamespace(pool="default"))
+    monkeypatch.setattr("controlplane.fleet.move_selectors.pool_client", lambda: client)
+    for module in ("web.views.move_dialog", "web.views.preflight"):
+        monkeypatch.setattr(f"{module}.preflight_get", lambda: None)
     return made
 
 

@@ -29,6 +29,7 @@ from engine_pool.types import (
     RequestLoad,
 )
 from engine_pool.view import STATUSES, Bulletin
+from tests.web import moves
 
 CAPACITY_TOKENS = 13_616
 BLOCK_TOKENS = 16
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--instances", type=int, default=8)
     parser.add_argument("--hz", type=float, default=5.0)
+    parser.add_argument("--moves", action="store_true", help="Let requests move.")
     parser.add_argument("--seconds", type=float, default=3600)
     arguments = parser.parse_args()
     count = arguments.instances
@@ -194,6 +196,9 @@ def main() -> None:
     fill_history(store, count, now_unix_s)
     for event in events_of(now_unix_s):
         bulletin.report_event(event)
+    for move in moves.several(now_unix_s) if count > 2 else ():
+        bulletin.report_move(move)
+    player = moves.Player(list(map(str, names(count))), now_unix_s)
     seq = 10_000
     until_s = now_unix_s + arguments.seconds
     sampled_s = statuses_s = 0.0
@@ -206,6 +211,8 @@ def main() -> None:
                 load = replace(load, at_unix_s=status.since_unix_s)
             if status.state is not InstanceState.STARTING:
                 bulletin.report_load(load)
+        for move in player.reports(now_unix_s) if arguments.moves else ():
+            bulletin.report_move(move)
         if now_unix_s - statuses_s > 10:
             statuses_s = now_unix_s
         if now_unix_s - sampled_s >= 1:

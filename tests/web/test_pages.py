@@ -13,7 +13,17 @@ from controlplane.fleet.models import FleetEventRecord
 from tests.web.conftest import FakeView, FakeWatch
 from web.live import ROWS_MAX
 
-PAGES = ("/events/", "/cluster/", "/playground/", "/status/", "/live/snapshot/")
+PAGES = (
+    "/events/",
+    "/cluster/",
+    "/cluster/requests/",
+    "/instances/i-01/",
+    "/live/snapshot/",
+    "/migrations/",
+    "/migrations/preflight/",
+    "/playground/",
+    "/status/",
+)
 API = ("/api/v1/snapshot", "/api/v1/instances", "/api/v1/events", "/api/v1/history")
 
 
@@ -110,7 +120,7 @@ def test_pages_have_no_inline_script_or_style(
     pool: Callable[[int], FakeWatch], operators_client: Client
 ) -> None:
     pool(8)
-    for path in ("/cluster/", "/playground/", "/status/", "/login/", "/nothing-here/"):
+    for path in (*PAGES, "/login/", "/nothing-here/"):
         html = operators_client.get(path).content.decode()
         assert not re.search(r"\sstyle=|<style|\son[a-z]+=|javascript:", html), path
         for script in re.findall(r"<script[^>]*>", html):

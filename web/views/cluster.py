@@ -9,11 +9,13 @@ from django.views.decorators.http import require_safe
 
 from controlplane.fleet import picture as pictures
 from controlplane.fleet.charts import LINES_MAX
+from controlplane.fleet.live_moves import MoveRow
 from controlplane.fleet.observer import Picture
 from controlplane.fleet.tiles import TileRow
 from controlplane.fleet.watch import fleet_watch
 from web.live import ROWS_MAX, snapshot_of
 from web.views.frame import operators_only, render_page
+from web.views.instances import sides_of
 
 TILE_LABELS: Final = {
     "serving": "Instances serving",
@@ -22,6 +24,7 @@ TILE_LABELS: Final = {
     "ttft": "TTFT p99, 1 min",
     "output": "Output tokens, 10 s",
     "kv": "KV used",
+    "moves": "Moves, 5 min",
 }
 LEVEL_WORDS: Final = {
     "short": f"under {pictures.SHORT_BELOW_STEPS}",
@@ -31,6 +34,8 @@ LEVEL_WORDS: Final = {
     "spare": f"over {pictures.SPARE_ABOVE_STEPS:,}, or idle",
     "none": "no report",
 }
+MOVES_SHOWN: Final = 6
+"""Rows of the panel; more are counted."""
 STATES_SHOWN: Final = ("starting", "draining", "no_progress", "lost")
 
 T = TypeVar("T", pictures.InstanceRow, pictures.GridCell)
@@ -65,7 +70,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
     if view not in ("rows", "grid"):
         view = "rows" if total <= ROWS_MAX else "grid"
     instances = "cluster" if view == "rows" else "grid"
-    topics = [f"{instances}:{watch.pool}", f"tiles:{watch.pool}", "events"]
+    topics = [f"{instances}:{watch.pool}", f"tiles:{watch.pool}", "events", "moves"]
     if view == "grid":
         topics.append(f"least:{watch.pool}")
     context = {
@@ -80,6 +85,9 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "nodes": _by_node(list(picture.rows.items())[:ROWS_MAX]) if view == "rows" else [],
         "cells": _by_node(picture.cells.items()) if view == "grid" else [],
         "legend": legend(picture) if view == "grid" else [],
+        "moves": picture.moves,
+        "move_slots": move_slots(picture),
+        "sides": sides_of(watch.observer, picture) if view == "rows" else [],
         "least": list(picture.least.items()),
         "band": pictures.BAND_STEPS,
         "events": list(picture.events.items()),
@@ -89,6 +97,12 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "snap": _snapshot(picture, topics, watch.pool),
     }
     return render_page(request, "cluster/page.html", picture, context)
+
+
+def move_slots(picture: Picture) -> list[tuple[str, MoveRow | None]]:
+    """Returns the panel's rows; empty ones stand ready, so that a new move needs no new element."""
+    shown: list[tuple[str, MoveRow | None]] = list(picture.moves.items())
+    return [*shown, *((("", None),) * MOVES_SHOWN)][:MOVES_SHOWN]
 
 
 def count_text(picture: Picture, view: str) -> str:

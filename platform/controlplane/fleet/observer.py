@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.fleet import charts, parts, picture, tiles
+from controlplane.fleet import charts, live_moves, parts, picture, tiles
 from controlplane.fleet.history import PoolHistory
-from engine_pool.live_view import LiveView
-from engine_pool.types import FleetSample
+from engine_pool.live_view import EVENTS_SHOWN, LiveView
+from engine_pool.types import FleetSample, InstanceLoad, InstanceName
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Picture:
     parts: tuple[parts.Part, ...]
     strip: parts.StripRow
     events: dict[str, picture.EventRow]
+    moves: dict[str, live_moves.MoveRow]
     point: charts.ChartPoint
 
 
@@ -84,6 +85,20 @@ class Observer:
                 last = self._picture = self._make(now_unix_s)
             return last
 
+    def load(self, name: str) -> InstanceLoad | None:
+        """Returns an instance's last report; None without one of its present incarnation."""
+        status = self._live.statuses.get(InstanceName(name))
+        load = self._live.loads.get(InstanceName(name))
+        is_now = status and load and status.incarnation == load.incarnation
+        return load if is_now else None
+
+    def kv_token_bytes(self) -> int | None:
+        """Returns KV bytes of a token as the newest move tells them; None before the first."""
+        for move in reversed(list(self._live.moves.values())):
+            if move.block_bytes and move.block_size_tokens:
+                return move.block_bytes // move.block_size_tokens
+        return None
+
     def remember(self) -> None:
         """Feeds the history; the owner calls it twice a second, also when nobody looks."""
         with self._lock:
@@ -109,10 +124,14 @@ class Observer:
 
     def _make(self, now_unix_s: float) -> Picture:
         loads = dict(self._live.loads)
+        moves = list(self._live.moves.values())
+        counts = live_moves.counts_of(moves, now_unix_s)
         rows = picture.in_order(
             {
                 str(name): picture.instance_row(
                     status, loads.get(name), self._history.progress(name, now_unix_s), now_unix_s
+                )._replace(
+                    moves_in=counts.moves_in(str(name)), moves_out=counts.moves_out(str(name))
                 )
                 for name, status in list(self._live.statuses.items())
             }
@@ -122,6 +141,7 @@ class Observer:
             self._history.output_tokens.rate(tiles.RATE_WINDOW_S, now_unix_s),
             self._history.prompt_tokens.rate(tiles.RATE_WINDOW_S, now_unix_s),
             self._latency(now_unix_s),
+            counts,
         )
         totals = tiles.totals_of(rows, rates, self._desired, now_unix_s)
         judged = parts.parts_of(self._now_probes(), rows, self._desired, now_unix_s)
@@ -137,7 +157,12 @@ class Observer:
             tiles=tiles.tile_rows(totals, self._sparks),
             parts=judged,
             strip=parts.strip_of(judged, rows, self._desired, now_unix_s),
-            events=picture.event_rows(list(self._live.events)),
+            events=live_moves.merged_events(
+                picture.event_rows(list(self._live.events)),
+                live_moves.move_events(moves),
+                EVENTS_SHOWN,
+            ),
+            moves=live_moves.move_rows(moves, now_unix_s),
             point=charts.live_point(
                 rows, series, totals.output_tokens_per_s, totals.prompt_tokens_per_s, now_unix_s
             ),

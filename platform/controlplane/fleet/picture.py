@@ -64,6 +64,9 @@ class InstanceRow(NamedTuple):
     caption: str
     tone: Tone
     restarts: int
+    moves_in: int = 0
+    """Requests that came here in the last five minutes, and (next field) that left."""
+    moves_out: int = 0
 
 
 class GridCell(NamedTuple):
@@ -82,6 +85,8 @@ class EventRow(NamedTuple):
     detail: str
     instance: str
     severity: str
+    link: str = ""
+    """Where more of it stands; empty when nowhere."""
 
 
 class Progress(NamedTuple):
@@ -183,10 +188,11 @@ def event_key(row: EventRow) -> str:
 
 def in_order(rows: dict[str, InstanceRow]) -> dict[str, InstanceRow]:
     """Sorts by node, then name; digits count as numbers, so that i-2 stands before i-10."""
-    return dict(sorted(rows.items(), key=lambda item: (_natural(item[1].node), _natural(item[0]))))
+    return dict(sorted(rows.items(), key=lambda item: (natural(item[1].node), natural(item[0]))))
 
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Returns a key by which digits count as numbers."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part)
             for part in re.split(r"(\d+)", name) if part]  # fmt: skip
 

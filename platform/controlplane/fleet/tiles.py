@@ -4,10 +4,11 @@ The texts are made here, once for page and socket, so that a tile, its row and t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from controlplane.fleet.captions import Tone, short_of
+from controlplane.fleet.live_moves import MoveCounts
 from controlplane.fleet.picture import InstanceRow, is_stale
 
 RATE_WINDOW_S: Final = 10.0
@@ -55,16 +56,18 @@ class Totals:
     virtual_tokens: int | None
     capacity_tokens: int | None
     ttft: Latency
+    moves: MoveCounts = field(default_factory=MoveCounts)
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the history and the gateway measured, all a second."""
+    """What the history, the gateway and the moves gave, rates all a second."""
 
     requests: float | None
     output_tokens: float | None
     prompt_tokens: float | None
     ttft: Latency
+    moves: MoveCounts = field(default_factory=MoveCounts)
 
 
 def totals_of(
@@ -94,6 +97,7 @@ def totals_of(
         ),
         capacity_tokens=sum(r.capacity_tokens or 0 for r in fresh) if reports else None,
         ttft=rates.ttft,
+        moves=rates.moves,
     )
 
 
@@ -109,6 +113,7 @@ def tile_rows(totals: Totals, sparks: Mapping[str, Sequence[float | None]]) -> d
             f"and {number(totals.prompt_tokens_per_s)} prompt tokens /s", "plain",
         ),
         "kv": _kv(totals),
+        "moves": _moves(totals.moves),
     }  # fmt: skip
     return {key: row._replace(spark=tuple(sparks.get(key, ()))) for key, row in tiles.items()}
 
@@ -123,6 +128,7 @@ def spark_values(totals: Totals) -> dict[str, float | None]:
         "ttft": totals.ttft.p99_ms,
         "output": totals.output_tokens_per_s,
         "kv": round(100 * used / capacity, 1) if used is not None and capacity else None,
+        "moves": totals.moves.committed,
     }
 
 
@@ -171,3 +177,13 @@ def _kv(totals: Totals) -> TileRow:
     virtual = 100 * (totals.virtual_tokens or 0) / capacity
     context = f"{virtual:.0f} % virtual, {short_of(used, capacity)} tokens"
     return TileRow(f"{100 * used / capacity:.0f}", "%", context, "plain")
+
+
+def _moves(moves: MoveCounts) -> TileRow:
+    parts = [f"{moves.going_on} now"] if moves.going_on else []
+    if moves.aborted:
+        parts.append(f"{moves.aborted} aborted")
+    if moves.waits_ms:
+        # Of a few values the largest is all that can be said of the tail.
+        parts.append(f"longest wait {moves.waits_ms[-1]:.0f} ms")
+    return TileRow(number(moves.committed), "", ", ".join(parts) or "none under way", "plain")
