@@ -1,9 +1,9 @@
 """The Ray actor that hosts one engine: a thin door to the step loop and the publisher.
 
-A web process calls `submit` and `abort`, the pool `start`, `ping`, `wait_end` and `stop`. The
-engine runs in this process (ARCHITECTURE.md, Processes): it needs neither a second process nor
-utility calls. A broken engine ends the process, so that Ray and thereby the pool see
-it at once.
+A web process calls `submit`, `abort` and `migrate`, the pool `start`, `ping`, `wait_end` and
+`stop`, another engine's actor `invite`. The engine runs in this process (ARCHITECTURE.md,
+Processes): it needs neither a second process nor utility calls. A broken engine ends the process,
+so that Ray and thereby the pool see it at once.
 """
 
 import asyncio
@@ -17,16 +17,22 @@ from typing import Final
 
 import msgspec
 import psutil
+import ray
+import ray.exceptions
+import ray.util
 
+from engine_pool.config import RAY_NAMESPACE
 from engine_pool.engine_spec import EngineSpec
-from engine_pool.errors import InstanceLost
+from engine_pool.errors import EngineFailed, InstanceLost
 from engine_pool.load_book import LoadBook
+from engine_pool.move_desk import MoveDesk, open_desk
 from engine_pool.ports import Engine, EngineRequest, Pong
 from engine_pool.publisher import Publisher, PublisherTimes
 from engine_pool.step_loop import Refused, StepLoop
 from engine_pool.store import connect
 from engine_pool.token_log import LogTimes, StreamError, TokenLogWriter
 from engine_pool.types import EngineKind
+from migration.ports import Refusal, TransferFailed
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +40,8 @@ FLUSH_TIMEOUT_S: Final = 1.0
 """How long the last frames may take on their way out before the process ends."""
 STOP_TIMEOUT_S: Final = 2.0
 """Longest wait for the step that is running when the engine is told to stop."""
+ASK_TIMEOUT_S: Final = 8.0
+"""Longest wait for another engine's invitation or a measurement: below the caller's 10 s."""
 DEATH_EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h: the engine broke."""
 
@@ -52,6 +60,8 @@ class EngineHost:
         config = spec.config
         store = connect(config.redis_url)
         self.spec = spec
+        self.desk: MoveDesk | Refusal = Refusal("refused", "the engine has not started")
+        """Its moves, or why there are none."""
         self.book = LoadBook(spec.instance, spec.incarnation)
         writer = TokenLogWriter(store, LogTimes(config.log_live_s, config.log_ended_s))
         times = PublisherTimes(
@@ -73,8 +83,20 @@ class EngineHost:
         self.loop.start()
         self.publisher.start(self.loop)
 
+    def open_desk(self, address: str) -> None:
+        """Lets requests move from and to this engine, which takes requests now. Waits for the
+        store."""
+        config = self.spec.config
+        store = connect(config.redis_url)
+        writer = TokenLogWriter(store, LogTimes(config.log_live_s, config.log_ended_s))
+        self.desk = open_desk(self.spec, self.loop, self.publisher, store, writer, address)
+        if isinstance(self.desk, Refusal):
+            log.warning("requests cannot move from or to this engine: %s", self.desk.why)
+
     def stop(self) -> None:
         """Ends all streams with a typed error, delivers it, frees the engine."""
+        if isinstance(self.desk, MoveDesk):
+            self.desk.close()
         message = f"The instance {self.spec.instance} was stopped."
         self.loop.fail(None, StreamError(InstanceLost.code, message))
         self.loop.stop(STOP_TIMEOUT_S)
@@ -97,6 +119,8 @@ class EngineActor:
         self._spec = spec
         self._began_s = time.monotonic()
         self._process = psutil.Process()
+        self._invitations: dict[str, dict[str, object]] = {}
+        """By actor; an actor's name holds its incarnation, so they do not change."""
         self._host = EngineHost(spec, lambda: make_engine(spec), self._die)
 
     def _die(self, error: BaseException) -> None:
@@ -107,6 +131,7 @@ class EngineActor:
         """Starts the engine; returns `ping()` once it takes requests. Raises: EngineFailed."""
         self._host.start()
         await asyncio.wrap_future(self._host.loop.ready)
+        await asyncio.to_thread(self._host.open_desk, ray.util.get_node_ip_address())
         log.info("ready after %.1f s", time.monotonic() - self._began_s)
         return await self.ping()
 
@@ -122,6 +147,65 @@ class EngineActor:
     async def abort(self, request_ids: list[str]) -> None:
         """Ends requests before the next step; unknown ids are ignored."""
         self._host.loop.abort(request_ids)
+
+    async def invite(self) -> dict[str, object]:
+        """Returns what another engine's agent needs to connect to this one's. Raises:
+        EngineFailed when requests cannot move here."""
+        return self._desk().invite()
+
+    async def migrate(self, wish: dict[str, object]) -> tuple[str, str] | None:
+        """Begins a move (fields of MoveWish). Returns (code, why) when it is refused."""
+        desk = self._host.desk
+        if isinstance(desk, Refusal):
+            return desk.code, desk.why
+        try:
+            invitation = await self._invitation(str(wish["destination_actor"]))
+            answer = asyncio.wrap_future(desk.migrate(wish, invitation))
+            refusal = await asyncio.wait_for(answer, ASK_TIMEOUT_S)
+        except (EngineFailed, TimeoutError) as error:
+            return "peer_lost", str(error) or "no answer in time"
+        return None if refusal is None else (refusal.code, refusal.why)
+
+    async def cancel_move(self, migration_id: str) -> bool:
+        """Ends a move that goes on from here. Says whether there is such a move."""
+        return await asyncio.wrap_future(self._desk().agent.cancel(migration_id))
+
+    async def measure(self, destination_actor: str, size_bytes: int) -> dict[str, object]:
+        """Measures the way to another engine: bytes_per_s and round_trip_ms, or `error`."""
+        try:
+            invitation = await self._invitation(destination_actor)
+            answer = self._desk().measure(destination_actor, invitation, size_bytes)
+            way = await asyncio.wait_for(asyncio.wrap_future(answer), ASK_TIMEOUT_S)
+        except (EngineFailed, TransferFailed, OSError, TimeoutError) as error:
+            return {"error": str(error) or "no answer in time"}
+        return asdict(way)
+
+    async def forbid_moves(self, why: str) -> None:
+        """Lets no further move begin; "": lets them again."""
+        if isinstance(self._host.desk, MoveDesk):
+            self._host.desk.agent.forbid(why)
+
+    async def submit_probe(self, request_id: str, prompt_tokens: int, max_tokens: int) -> Refused:
+        """Runs a request of the pool's own here. Raises: EngineFailed when requests cannot move."""
+        answer = self._desk().submit_probe(request_id, prompt_tokens, max_tokens)
+        return await asyncio.wrap_future(answer)
+
+    def _desk(self) -> MoveDesk:
+        desk = self._host.desk
+        if isinstance(desk, Refusal):
+            raise EngineFailed(f"requests cannot move: {desk.why}")
+        return desk
+
+    async def _invitation(self, actor: str) -> dict[str, object]:
+        """Asks another engine's actor. Raises: EngineFailed, TimeoutError."""
+        if actor not in self._invitations:
+            try:
+                handle = await asyncio.to_thread(ray.get_actor, actor, namespace=RAY_NAMESPACE)
+                asked = asyncio.wait_for(handle.invite.remote(), ASK_TIMEOUT_S)
+                self._invitations[actor] = await asked
+            except (ValueError, ray.exceptions.RayError) as error:
+                raise EngineFailed(f"{actor} cannot be asked: {type(error).__name__}") from error
+        return self._invitations[actor]
 
     async def ping(self) -> dict[str, object]:
         """Says who this is and how far its work is (the fields of ports.Pong)."""

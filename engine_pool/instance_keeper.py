@@ -74,6 +74,11 @@ class InstanceKeeper:
         self._failures = 0
         self._serving_since_s: float | None = None
 
+    @property
+    def handle(self) -> EngineHandle | None:
+        """The engine's, from its start to its end."""
+        return self._handle
+
     def adopt(self, handle: EngineHandle, pong: Pong) -> None:
         """Takes over an engine that a former pool process started and that serves."""
         self._handle = handle

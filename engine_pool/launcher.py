@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S: Final = 60.0
 """Ray starts beside the pool; on a busy machine that takes ten seconds."""
 CONNECT_RETRY_S: Final = 0.5
+ASK_TIMEOUT_S: Final = 10.0
+"""Of a question to an engine: it answers after the step that it is in."""
 
 
 class RayEngine:
@@ -61,6 +63,31 @@ class RayEngine:
         except ray.exceptions.RayError as error:
             return _in_words(error)
         return "it ended by itself"
+
+    async def submit_probe(self, request_id: str, prompt_tokens: int, max_tokens: int) -> None:
+        """Runs a request of the pool's own. Raises: EngineFailed."""
+        refused = await self._ask("submit_probe", request_id, prompt_tokens, max_tokens)
+        if refused:
+            raise EngineFailed(f"{self.actor} refused the self-test's request: {refused}")
+
+    async def migrate(self, wish: dict[str, object]) -> tuple[str, str] | None:
+        """Begins a move from this engine; returns (code, why) when it is refused. Raises:
+        EngineFailed."""
+        refused: tuple[str, str] | None = await self._ask("migrate", wish)
+        return refused
+
+    async def forbid_moves(self, why: str) -> None:
+        """Lets no further move begin at this engine; "": lets them again. Raises: EngineFailed."""
+        await self._ask("forbid_moves", why)
+
+    async def _ask(self, method: str, *args: object) -> Any:
+        try:
+            answer = getattr(self._handle, method).remote(*args)
+            return await asyncio.wait_for(answer, ASK_TIMEOUT_S)
+        except TimeoutError:
+            raise EngineFailed(f"no answer to {method} for {ASK_TIMEOUT_S:.0f} s") from None
+        except ray.exceptions.RayError as error:
+            raise EngineFailed(_in_words(error)) from error
 
     async def stop(self, timeout_s: float) -> None:
         """Ends its streams with a typed error, then the process, at the latest after the time."""

@@ -25,7 +25,7 @@ from engine_pool.load_book import LoadBook
 from engine_pool.log_end import after_gaps, taken_before
 from engine_pool.token_log import StreamError, TokenFrame, TokenLogWriter
 from engine_pool.view import Bulletin
-from migration.report import MoveReport
+from migration.report import MoveEnd, MoveReport
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Publisher:
         up."""
         self._awaited: deque[tuple[int, Callable[[], None]]] = deque()
         """Who is to be told when that many frames are settled; in rising order."""
-        self._moves: dict[str, MoveReport] = {}
+        self._moves: dict[str, MoveReport | MoveEnd] = {}
         self._reported_version = -1
         self._reported_at_s = float("-inf")
         self._is_stopping = False
@@ -124,6 +124,13 @@ class Publisher:
 
     def report_move(self, move: MoveReport) -> None:
         """Shows where a move is, soon; of several reports of a move the newest."""
+        self._note_move(move)
+
+    def report_move_end(self, end: MoveEnd) -> None:
+        """Ends a move in the view whose source cannot say so any more."""
+        self._note_move(end)
+
+    def _note_move(self, move: MoveReport | MoveEnd) -> None:
         with self._wake:
             self._moves[move.migration_id] = move
             while len(self._moves) > MAX_PENDING_MOVES:
@@ -249,7 +256,10 @@ class Publisher:
         with self._wake:
             waiting = list(self._moves.values())
         for move in waiting:
-            self._bulletin.report_move(move)
+            if isinstance(move, MoveEnd):
+                self._bulletin.report_move_end(move)
+            else:
+                self._bulletin.report_move(move)
             with self._wake:
                 # A newer one may have come meanwhile.
                 if self._moves.get(move.migration_id) is move:

@@ -17,6 +17,7 @@ from engine_pool.config import PoolConfig
 from engine_pool.errors import EngineFailed
 from engine_pool.instance_keeper import InstanceKeeper
 from engine_pool.launcher import Launcher, RayEngine
+from engine_pool.move_steward import MoveSteward, ServingEngine
 from engine_pool.ports import Pong
 from engine_pool.sampler import Sampler
 from engine_pool.served_model import ServedModel
@@ -64,9 +65,11 @@ class Scheduler:
             if instance in living:
                 keeper.adopt(*living[instance])
             self._keepers.append(keeper)
+        steward = MoveSteward(self._config, self._board, self._serving)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._board.run(), name="board")
             tasks.create_task(self._sample(), name="sampler")
+            tasks.create_task(steward.run(), name="moves")
             for keeper in self._keepers:
                 tasks.create_task(keeper.run(), name=keeper.status.instance)
 
@@ -123,6 +126,13 @@ class Scheduler:
             engine=self._config.engine,
             restarts=known.restarts if known else 0,
         )
+
+    def _serving(self) -> list[ServingEngine]:
+        return [
+            ServingEngine(k.status.instance, k.status.incarnation, k.handle)
+            for k in self._keepers
+            if k.status.state is InstanceState.SERVING and isinstance(k.handle, RayEngine)
+        ]
 
     async def _sample(self) -> None:
         while True:

@@ -138,6 +138,11 @@ class StepLoop:
         return is_up and not self._is_stopping
 
     @property
+    def engine(self) -> Engine:
+        """The engine, once it is ready. Only the step thread calls what changes it."""
+        return self._engine
+
+    @property
     def max_model_len(self) -> int | None:
         """Tokens: longest prompt plus output; None until the engine is ready."""
         return self._engine.max_model_len if self.is_ready else None

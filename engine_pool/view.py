@@ -16,8 +16,10 @@ process keeps the whole view in memory; a decision never waits for the store.
 | ferry:incarnation | string | made anew when the store lost its memory |
 """
 
+import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -32,7 +34,7 @@ from engine_pool.types import (
     InstanceName,
     InstanceStatus,
 )
-from migration.report import MoveReport
+from migration.report import MoveEnd, MoveReport, MoveState
 
 STATUSES: Final = "ferry:statuses"
 LOADS: Final = "ferry:loads"
@@ -50,6 +52,11 @@ MOVES: Final = "ferry:moves"
 MOVES_ENDED: Final = "ferry:moves:ended"
 MOVES_KEPT: Final = 2000
 """Ended moves that wait for the database; a Celery task copies them every few seconds."""
+
+ENDED_LOOKED_AT: Final = 50
+"""Ended moves among which one is looked for: more than end in a second."""
+SEQ_OF_ANOTHER: Final = 1_000_000
+"""Added to a report's number by who ends the move for its source: above any that is on its way."""
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_status = msgspec.msgpack.Decoder(InstanceStatus).decode
@@ -128,6 +135,23 @@ class Bulletin:
         pipe.publish(FLEET_CHANNEL, b"M" + body)
         pipe.execute()
 
+    def report_move_end(self, end: MoveEnd) -> None:
+        """Ends a move in the view whose source cannot say so any more; nothing when it has."""
+        found: bytes | None = self._store.hget(MOVES, end.migration_id)
+        if found is None:
+            return
+        last = decode_move(found)
+        self.report_move(
+            replace(
+                last,
+                seq=last.seq + SEQ_OF_ANOTHER,
+                state=end.state,
+                at_unix_s=time.time(),
+                abort_code="" if end.state is MoveState.COMMITTED else end.code,
+                abort_reason="" if end.state is MoveState.COMMITTED else end.why,
+            )
+        )
+
     def report_sample(self, sample: FleetSample) -> None:
         """Keeps a second of history; nobody is told, since the pages sample the live view
         themselves."""
@@ -166,6 +190,16 @@ async def read_view(
 async def read_moves(store: "redis.asyncio.Redis[bytes]") -> tuple[MoveReport, ...]:
     """Returns the moves that go on, also those whose source died meanwhile."""
     return tuple(map(decode_move, await store.hvals(MOVES)))
+
+
+async def read_ended_move(
+    store: "redis.asyncio.Redis[bytes]", migration_id: str
+) -> MoveReport | None:
+    """Returns the last report of a move that has just ended, None when it is not among the
+    newest."""
+    entries = await store.xrevrange(MOVES_ENDED, count=ENDED_LOOKED_AT)
+    reports = (decode_move(fields[b"m"]) for _, fields in entries)
+    return next((r for r in reports if r.migration_id == migration_id), None)
 
 
 async def read_samples(

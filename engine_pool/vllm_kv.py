@@ -57,6 +57,10 @@ class VllmKv:
         return self._block_bytes
 
     @property
+    def device(self) -> "torch.device":
+        return self._device
+
+    @property
     def is_on_gpu(self) -> bool:
         return self._device.type != "cpu"
 

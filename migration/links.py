@@ -32,7 +32,7 @@ ACCEPT_PAUSE_S = 0.05
 """After a connection could not be accepted, which may be for want of descriptors."""
 
 
-class LinkFailed(Exception):
+class LinkFailed(ConnectionError):
     """A link could not be made, or is broken."""
 
 

@@ -115,5 +115,15 @@ class MoveReport:
     """In words: "i-03 had 12 free blocks and needed 41"."""
 
 
+@dataclass(frozen=True, slots=True)
+class MoveEnd:
+    """How a move ended whose source cannot say so any more."""
+
+    migration_id: str
+    state: MoveState
+    code: str
+    why: str
+
+
 TOKEN_TIMES_KEPT = 24
 """Token times a side: enough to see the pause among its neighbours, 200 bytes a report."""
