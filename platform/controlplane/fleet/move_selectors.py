@@ -183,7 +183,11 @@ def downtime_points(since: datetime) -> tuple[DowntimePoint, ...]:
         .order_by("-started_at")
         .values_list("migration_id", "tokens_at_start", "downtime_ms", "started_at")
     )
-    return tuple(DowntimePoint(*row) for row in rows[:POINTS_MAX])
+    return tuple(
+        DowntimePoint(migration_id, tokens, downtime_ms, started_at)
+        for migration_id, tokens, downtime_ms, started_at in rows[:POINTS_MAX]
+        if downtime_ms is not None
+    )
 
 
 def migration_of_report(report: MoveReport) -> MigrationDetail:

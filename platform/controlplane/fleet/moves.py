@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import DatabaseError
 
 from controlplane.fleet.models import AuditEntry, AuditResult
@@ -44,7 +44,11 @@ class _Wish:
 
 
 def migration_request(
-    *, user: AbstractBaseUser, request_id: str, destination: str | None, reason: str
+    *,
+    user: AbstractBaseUser | AnonymousUser,
+    request_id: str,
+    destination: str | None,
+    reason: str,
 ) -> MoveReport:
     """Begins a move to an instance, or to the freest one (None), and returns its first report.
 
@@ -77,7 +81,9 @@ def migration_plan(*, request_id: str) -> MovePlan:
     return async_to_sync(_plan)(pool_client().view, pool_client().moves, request_id)
 
 
-def migration_cancel(*, user: AbstractBaseUser, migration_id: str, reason: str = "") -> None:
+def migration_cancel(
+    *, user: AbstractBaseUser | AnonymousUser, migration_id: str, reason: str = ""
+) -> None:
     """Ends a move that goes on; its request stays where it is.
 
     Raises: MoveRefused when none of this id goes on; InstanceLost.
@@ -116,7 +122,7 @@ def engine_requests(request_id: str, shown: Iterable[str]) -> list[str]:
 def reason_text(wish_reason: str, who: str, plan: MovePlan, destination: str | None) -> str:
     """Returns why a move happens, with the numbers that the person saw."""
     place = next((d for d in plan.destinations if d.instance == destination), plan.freest)
-    told = [(plan.source.instance, plan.source_freeness_steps)]
+    told: list[tuple[str, float | None]] = [(plan.source.instance, plan.source_freeness_steps)]
     if place is not None:
         told.append((place.instance, place.freeness_now_steps))
     said = f"operator {who}: {wish_reason}" if wish_reason else f"operator {who}"
