@@ -57,7 +57,7 @@ class Said:
 
 
 def unmoved(wish: EngineRequest) -> list[int]:
-    eng, said = engine(blocks=200), Said()
+    eng, said = engine(blocks=400, max_model_len=4096), Said()
     eng.add(wish)
     said.run_to_end(eng)
     return said.tokens(wish.request_id)
