@@ -25,6 +25,8 @@ from tests.migration.protocol_world import (
 BY_ITSELF = frozenset((Kind.INSIDE, Kind.TIMER))
 EVERYTHING = frozenset(Kind)
 WITHOUT_FAULTS = frozenset((Kind.INSIDE, Kind.WISH))
+WITHOUT_WISHES = frozenset((Kind.INSIDE, Kind.TIMER, Kind.FAULT))
+"""A third of all worlds, and enough to show what is broken."""
 
 
 def check(world: World, is_quiet: bool) -> None:
@@ -149,7 +151,7 @@ def test_the_walk_finds_a_broken_row(
 ):
     monkeypatch.setitem(TABLE[state], event, broken)
     with pytest.raises(Violation, match=words):
-        explore(EVERYTHING, check)
+        explore(WITHOUT_WISHES, check)
 
 
 def test_every_command_has_an_effect_in_the_model():
