@@ -4,6 +4,7 @@ import { backoff_s } from "./ages.js";
 import { curlCall, pythonCall } from "./calls.js";
 import { byId, dataBlock, find, setText, speak } from "./dom.js";
 import { number } from "./format.js";
+import { Journey } from "./journey.js";
 import { AnswerView } from "./render.js";
 import { EventParser } from "./sse.js";
 
@@ -88,9 +89,8 @@ class Answer {
     this.view = new AnswerView(/** @type {HTMLElement} */ (find(this.element, ".text")), followEnd);
     this.parser = new EventParser();
     this.abort = new AbortController();
-    this.requestId = "";
-    /** @type {string[]} */
-    this.instances = [];
+    this.facts = find(this.element, ".facts");
+    this.journey = new Journey(this.facts, token);
     /** @type {any} */
     this.ending = null;
     this.chunks = 0;
@@ -153,11 +153,8 @@ class Answer {
     }
     const data = JSON.parse(event.data);
     if (event.event === "ferry") {
-      this.requestId = data.request_id;
-      if (data.instance && this.instances.at(-1) !== data.instance) {
-        this.instances.push(data.instance);
-        this.drawFacts();
-      }
+      this.journey.take(data);
+      this.drawFacts();
       if ("output_tokens" in data) this.ending = data;
     } else if (data.error) {
       this.fail(data.error.message);
@@ -172,16 +169,7 @@ class Answer {
   }
 
   drawFacts() {
-    const facts = /** @type {HTMLElement} */ (find(this.element, ".facts"));
-    facts.hidden = false;
-    const chips = find(facts, ".chips");
-    while (chips.childElementCount < this.instances.length) {
-      const chip = document.createElement("span");
-      chip.className = "chip";
-      chip.textContent = this.instances[chips.childElementCount];
-      chip.title = "The instance that answers";
-      chips.append(chip);
-    }
+    this.facts.removeAttribute("hidden");
     const { ending } = this;
     const ttft_ms = ending?.ttft_ms ?? (this.firstAt_ms ? this.firstAt_ms - this.startedAt_ms : null);
     const decode_s = (performance.now() - this.firstAt_ms) / 1000;
@@ -190,7 +178,7 @@ class Answer {
     const parts = [`TTFT ${number(ttft_ms && Math.round(ttft_ms))} ms`, `${number(speed)} tokens/s`, `${number(tokens)} tokens`];
     if (ending) parts.push(`${number(ending.prompt_tokens)} prompt tokens`);
     if (this.isStopped) parts.push("stopped");
-    setText(find(facts, ".numbers"), parts.join(" · "));
+    setText(find(this.facts, ".numbers"), parts.join(" · "));
   }
 
   /** @param {string} text */
@@ -198,7 +186,11 @@ class Answer {
     const note = document.createElement("span");
     note.className = "note";
     note.textContent = text;
-    find(this.element, ".facts").append(note);
+    find(this.facts, ".numbers").after(note);
+  }
+
+  get requestId() {
+    return this.journey.requestId;
   }
 
   /** @param {string} message */
@@ -223,6 +215,7 @@ class Answer {
   }
 
   finish() {
+    this.journey.finish();
     this.view.finish();
     this.element.setAttribute("aria-busy", "false");
     if (this.chunks || this.ending) this.drawFacts();

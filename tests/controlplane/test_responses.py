@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.gateway.call import Migration
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.responses import ResponseEvents, to_chat_body
 from controlplane.gateway.sse import DONE
@@ -54,6 +55,43 @@ def test_an_answer_is_created_comes_in_deltas_and_completes() -> None:
 def test_a_resumed_answer_gives_exactly_what_is_missing(after: int) -> None:
     whole = events_after(None)
     assert events_after(after) == [e for e in whole if e["sequence_number"] > after]
+
+
+MOVE = Migration(0, "i-01", "i-02", 1, 8.25)
+
+
+def moving_events_after(after: int | None) -> list[dict[str, Any]]:
+    """As `events_after`, with a move before the fourth chunk."""
+    made = ResponseEvents("r", 5, "m", after)
+    texts = [made.created(), *(made.event(c) for c in CHUNKS[:3]), made.migrated(MOVE)]
+    texts += [made.event(c) for c in CHUNKS[3:]]
+    return [json.loads(t) for t in texts if t is not None]
+
+
+def test_a_move_is_an_event_between_the_tokens_of_two_instances() -> None:
+    events = moving_events_after(None)
+    assert [e["type"] for e in events][2:5] == [
+        "response.output_text.delta",
+        "request.migrated",
+        "response.output_text.delta",
+    ]
+    assert events[3] == {
+        "type": "request.migrated",
+        "sequence_number": 4,
+        "request_id": "r",
+        "from": "i-01",
+        "to": "i-02",
+        "at_token": 1,
+        "gap_ms": 8.25,
+    }
+    numbers = [e["sequence_number"] for e in events]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("after", range(-1, 7))
+def test_a_resumed_answer_tells_of_a_move_exactly_once(after: int) -> None:
+    whole = moving_events_after(None)
+    assert moving_events_after(after) == [e for e in whole if e["sequence_number"] > after]
 
 
 def test_a_failure_is_the_last_event() -> None:

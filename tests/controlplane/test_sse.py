@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from controlplane.gateway.sse import DONE, Mark, Numbering, parse_mark
+from controlplane.gateway.call import Migration
+from controlplane.gateway.sse import DONE, PING, Mark, Numbering, move_comment, parse_mark
 
 
 def chunk(index: int | None, text: str = "x", created: int = 5) -> str:
@@ -92,3 +93,58 @@ def test_nothing_follows_a_failure() -> None:
     assert numbering.event(failure) == failure
     assert numbering.event(DONE) is None
     assert numbering.has_failed
+
+
+def told(numbering: Numbering, *steps: str | Migration) -> list[str | None]:
+    """Returns the events of chunks, with moves between them."""
+    made = []
+    for step in steps:
+        if isinstance(step, Migration):
+            numbering.migrated(step)
+        else:
+            made.append(numbering.event(step))
+    return made
+
+
+MOVE = Migration(1, "i-01", "i-02", 1, 8.25)
+COMMENT = ': request.migrated {"from": "i-01", "to": "i-02", "at_token": 1, "gap_ms": 8.25}\n'
+STEPS = (chunk(1, "A"), chunk(0, "a"), MOVE, chunk(0, "b"), chunk(1, "B"), DONE)
+
+
+def test_who_has_not_asked_hears_of_no_move() -> None:
+    plain = told(Numbering("r", 2, 5), *(s for s in STEPS if isinstance(s, str)))
+    assert told(Numbering("r", 2, 5), *STEPS) == plain
+
+
+def test_a_move_stands_before_the_next_chunk_of_its_choice() -> None:
+    plain = told(Numbering("r", 2, 5), *STEPS)
+    asked = told(Numbering("r", 2, 5, tell_move=move_comment), *STEPS)
+    assert asked[3] == f"{COMMENT}{plain[3]}"
+    assert [e for i, e in enumerate(asked) if i != 3] == [e for i, e in enumerate(plain) if i != 3]
+
+
+@pytest.mark.parametrize(
+    ("mark", "count"),
+    [
+        pytest.param(Mark("r", (1, 1, 0)), 1, id="before the move"),
+        pytest.param(Mark("r", (1, 2, 0)), 0, id="after it"),
+    ],
+)
+def test_a_resumed_stream_tells_of_moves_after_its_mark_alone(mark: Mark, count: int) -> None:
+    events = told(Numbering("r", 2, 5, mark, tell_move=move_comment), *STEPS)
+    assert sum(e.count(COMMENT) for e in events if e) == count
+
+
+def test_a_stream_of_one_choice_tells_of_every_move() -> None:
+    numbering = Numbering("r", 1, 5, tell_move=move_comment)
+    back = Migration(0, "i-02", "i-01", 1, None)
+    (event,) = told(numbering, MOVE, back, chunk(0))
+    assert event is not None
+    assert event.startswith(f"{COMMENT}{move_comment(back)}id: r:1\n")
+
+
+def test_a_ping_is_no_event() -> None:
+    # openai-python fails at the blank line of a comment that follows an event with an id.
+    assert b"\n\n" not in PING
+    assert PING.startswith(b":")
+    assert PING.endswith(b"\n")

@@ -7,8 +7,7 @@ chunk the same ordinal, and drops what the client has. Between choices the order
 one ordinal each.
 
 A client that asks for it is told of moves, too, by comments: they belong to the chunk after them
-and come in one block with it. A comment in a block of its own would do for browsers, but some
-clients take the blank line after it for an event without data. Pure: text in, text out.
+and come in one block with it (see PING). Pure: text in, text out.
 """
 
 import json
@@ -20,8 +19,9 @@ from typing import Final
 from controlplane.gateway.call import Migration
 
 DONE: Final = "data: [DONE]\n\n"
-PING: Final = b": ping\n\n"
-"""A comment; keeps proxies from closing a connection that waits for its first token."""
+PING: Final = b": ping\n"
+"""A comment; keeps proxies from closing a connection that waits for its next token. Without a blank
+line, after which openai-python takes it for an event without data, and fails."""
 
 TellMove = Callable[[Migration], str]
 """Makes the text that stands before the chunk after a move."""
