@@ -65,12 +65,11 @@ class VllmKv:
         return self._device.type != "cpu"
 
     def new_buffer(self, blocks: int) -> "torch.Tensor":
-        """Pinned host memory where the KV is on a GPU: sockets and shared memory read it."""
+        """On the KV's device, where NCCL wants it; pinned host memory is as good to gather and
+        scatter."""
         import torch
 
-        return torch.empty(
-            (blocks, self._block_bytes), dtype=torch.uint8, pin_memory=self.is_on_gpu
-        )
+        return torch.empty((blocks, self._block_bytes), dtype=torch.uint8, device=self._device)
 
     def gather(self, block_ids: Sequence[int], buffer: object) -> None:
         if self.is_on_gpu:

@@ -13,19 +13,13 @@ No function of vLLM is replaced. A parked or held request that will run keeps a 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine_pool.errors import EngineRefused
 from engine_pool.ports import EngineRequest
 from engine_pool.types import RequestId
-from engine_pool.vllm_sampling_state import (
-    decode_state,
-    encode_state,
-    forget_state,
-    has_own_generator,
-    install_state,
-)
+from engine_pool.vllm_held import HeldRequest, advance_grammar, enter, why_not_adoptable
+from engine_pool.vllm_sampling_state import decode_state, encode_state
 from engine_pool.vllm_shape import why_request_cannot_move
 from migration.ports import Held, KvShape, Outgoing, Parked, Refusal
 
@@ -36,19 +30,6 @@ if TYPE_CHECKING:
 REFUSED = "refused"
 NO_BLOCKS = "no_blocks"
 FINISHED = "request_finished"
-
-
-@dataclass(slots=True)
-class _HeldRequest:
-    wish: EngineRequest
-    request: "Request"
-    cached_blocks: int = 0
-    has_place: bool = False
-    """It will run at once when it is adopted; a queued one waits its turn."""
-    grammar_tokens: int = 0
-    """Output tokens that its grammar has accepted here."""
-    spoilt: str = ""
-    """Why its grammar is of no use any more."""
 
 
 class VllmMoves:
@@ -81,7 +62,7 @@ class VllmMoves:
         self._ended = ended
         self._parked: dict[str, int | None] = {}
         """Place in the batch; None: it was queued."""
-        self._held: dict[str, _HeldRequest] = {}
+        self._held: dict[str, HeldRequest] = {}
         self._places: int = scheduler.max_num_active_reqs
         if core.batch_queue is not None:
             # With steps in flight, a block that one of them still writes could be given to a held
@@ -197,7 +178,7 @@ class VllmMoves:
         if why := why_request_cannot_move(own) or self._why_too_long(own):
             return Refusal(REFUSED, why)
         own.append_output_token_ids(list(output_token_ids))
-        held = _HeldRequest(request, own)
+        held = HeldRequest(request, own)
         self._scheduler.requests[own.request_id] = own
         self._held[own.request_id] = held
         if tokens and (refusal := self._allocate(held, tokens)):
@@ -212,27 +193,25 @@ class VllmMoves:
         if refusal := self._allocate(held, tokens):
             return refusal
         # Some of the work that would otherwise be done while the request is paused.
-        self._advance_grammar(held)
+        advance_grammar(held, self._grammars)
         return self._as_held(held)
 
     def adopt(self, request_id: str, parked: Parked) -> Refusal | None:
         held = self._held[request_id]
-        own = held.request
-        state = decode_state(parked.state)
-        if why := self._why_not_adoptable(held, parked, state.generator):
+        own, state, scheduler = held.request, decode_state(parked.state), self._scheduler
+        blocks = self._blocks(request_id)
+        is_v2: bool = scheduler.use_v2_model_runner
+        room_tokens = len(blocks) * scheduler.block_size
+        if why := why_not_adoptable(held, parked, state, room_tokens=room_tokens, is_v2=is_v2):
             return Refusal(REFUSED, why)
         own.append_output_token_ids(list(parked.output_token_ids[own.num_output_tokens :]))
-        if why := self._advance_grammar(held):
+        if why := advance_grammar(held, self._grammars):
             return Refusal(REFUSED, why)
         own.num_preemptions = state.preemptions
         own.num_computed_tokens = parked.computed_tokens
-        if own.num_output_tokens:
-            # Its first token, which says what the prefix cache did for it, was somebody else's.
-            own.prefill_stats = None
-            self._install(own, state.generator)
         del self._held[request_id]
         self._keep_places()
-        self._enter(own)
+        enter(scheduler, self._runner, own, blocks, state)
         self._adopted(held.wish, state.preemptions)
         return None
 
@@ -259,7 +238,7 @@ class VllmMoves:
             return ()
         return tuple(self._scheduler.kv_cache_manager.get_block_ids(request_id)[0])
 
-    def _as_held(self, held: _HeldRequest) -> Held:
+    def _as_held(self, held: HeldRequest) -> Held:
         return Held(self._blocks(held.request.request_id), held.cached_blocks)
 
     def _keep_places(self) -> None:
@@ -280,7 +259,7 @@ class VllmMoves:
         longest = own.num_prompt_tokens + own.max_tokens
         return f"it may get {longest} tokens long, the limit is {limit}" if longest > limit else ""
 
-    def _allocate(self, held: _HeldRequest, tokens: int) -> Refusal | None:
+    def _allocate(self, held: HeldRequest, tokens: int) -> Refusal | None:
         """Gives a held request blocks for `tokens` tokens, cached ones first; they are offered to
         others only when it is adopted, its KV written."""
         cache = self._scheduler.kv_cache_manager
@@ -309,76 +288,6 @@ class VllmMoves:
         held.has_place = True
         self._keep_places()
         return None
-
-    def _why_not_adoptable(
-        self, held: _HeldRequest, parked: Parked, generator: bytes | None
-    ) -> str:
-        own, n = held.request, parked.computed_tokens
-        known = own.num_output_tokens
-        if parked.output_token_ids[:known] != tuple(own.output_token_ids):
-            return "its output tokens are not those that it was held with"
-        all_tokens = own.num_prompt_tokens + len(parked.output_token_ids)
-        if n and (n != all_tokens - 1 or not parked.output_token_ids):
-            return f"{n} of its {all_tokens} tokens are computed, not all but the last"
-        held_tokens = len(self._blocks(own.request_id)) * self._scheduler.block_size
-        if n > held_tokens:
-            return f"it has blocks for {held_tokens} tokens and brings {n}"
-        is_v1 = not self._scheduler.use_v2_model_runner
-        if is_v1 and parked.output_token_ids and has_own_generator(own) and generator is None:
-            return "the state of its random generator is missing"
-        return ""
-
-    def _advance_grammar(self, held: _HeldRequest) -> str:
-        """Brings its grammar to its last output token. Returns why that cannot be, "" if it
-        is."""
-        own = held.request
-        rule = own.structured_output_request
-        new = own.output_token_ids[held.grammar_tokens :]
-        if rule is None or not new or held.spoilt:
-            return held.spoilt
-        if not rule.is_grammar_ready:
-            return "its grammar is not compiled yet"
-        if isinstance(rule.grammar, Exception):
-            held.spoilt = f"its grammar does not compile here: {rule.grammar}"
-        elif not self._grammars.accept_tokens(own, list(new)):
-            held.spoilt = "its output does not follow its grammar here"
-        held.grammar_tokens = own.num_output_tokens
-        return held.spoilt
-
-    def _install(self, own: "Request", generator: bytes | None) -> None:
-        """Tells the model runner of outputs that it did not sample."""
-        scheduler = self._scheduler
-        if scheduler.use_v2_model_runner:
-            return
-        if own.request_id in scheduler.finished_req_ids:
-            # It left this engine a moment ago: the next step would forget it again.
-            scheduler.finished_req_ids.discard(own.request_id)
-            forget_state(self._runner, own.request_id)
-        scheduler.prev_step_scheduled_req_ids.discard(own.request_id)
-        install_state(self._runner, own, self._blocks(own.request_id), generator)
-
-    def _enter(self, own: "Request") -> None:
-        """Puts an adopted request where it belongs."""
-        from vllm.v1.request import RequestStatus
-
-        scheduler = self._scheduler
-        if own.num_computed_tokens == 0:
-            # Preempted at the last moment, it may hold blocks that nothing was written to.
-            scheduler.kv_cache_manager.free(own)
-            if own.num_output_tokens:
-                own.status = RequestStatus.PREEMPTED
-            scheduler._enqueue_waiting_request(own)
-            return
-        scheduler.kv_cache_manager.cache_blocks(own, own.num_computed_tokens)
-        if scheduler.use_v2_model_runner:
-            # Only what is admitted from a queue reaches that runner with all its tokens. This queue
-            # goes first, and its requests keep their blocks.
-            own.status = RequestStatus.PREEMPTED
-            scheduler._enqueue_waiting_request(own)
-        else:
-            # At the front: no other prompt may use up the next step's tokens.
-            own.status = RequestStatus.RUNNING
-            scheduler.running.insert(0, own)
 
 
 def is_running(request: "Request") -> bool:

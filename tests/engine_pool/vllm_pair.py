@@ -30,6 +30,7 @@ _numbers = count(1)
 
 
 def make_engine(name: str) -> "VllmEngine":
+    """Returns an engine with 39 blocks for requests."""
     from engine_pool.vllm_adapter import VllmEngine
 
     config = PoolConfig(kv_cache_gib=KV_CACHE_GIB, max_running=MAX_RUNNING)
