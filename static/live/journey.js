@@ -13,7 +13,7 @@ const REASON = "from the playground";
 export function arrivalWords({ atToken, gap_ms }) {
   if (atToken === null) return "";
   const when = atToken === 0 ? "before the first token" : `at token ${number(atToken)}`;
-  return gap_ms === null ? when : `${when}, ${number(gap_ms < 10 ? Number(gap_ms.toFixed(1)) : Math.round(gap_ms))} ms`;
+  return gap_ms === null ? when : `${when}, ${number(Math.round(gap_ms))} ms`;
 }
 
 /**

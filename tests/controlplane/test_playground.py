@@ -14,6 +14,7 @@ from django.test import Client
 from controlplane.tenants.models import ApiKey, Tenant
 from tests.controlplane.asgi_client import Exchange
 from tests.controlplane.fakes import until
+from tests.controlplane.test_moving_answers import speak_and_move
 from tests.controlplane.web_process import (
     MESSAGES,
     TEXT,
@@ -94,6 +95,35 @@ async def test_an_operator_gets_a_stream_and_is_told_the_instance(
     # It needs no key, so none is made.
     assert await Tenant.objects.filter(slug=playground.TENANT_SLUG).acount() == 1
     assert await ApiKey.objects.acount() == 0
+
+
+async def test_the_page_is_told_where_the_answer_goes_on_and_when(
+    web: Make, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cookies = await cookies_of(is_staff=True)
+    async with web() as w:
+        page = Playground(w, cookies, monkeypatch)
+        asked = page.ask("stream", BODY)
+        await until(lambda: bool(w.gate.requests))
+        speak_and_move(store, w.engine_ids[0], tokens_of(w, TEXT), moves_at=5)
+        parts = await asked.events()
+        # A move comes in one part with the chunk after it.
+        events = [f"{e}\n\n" for p in parts for e in p.removesuffix("\n\n").split("\n\n")]
+        assert text_of(theirs(events)) == TEXT
+        first, move, last = ours(events)
+        assert first["instance"] == "i-01"
+        assert move["request_id"] == first["request_id"]
+        assert (move["from"], move["to"], move["at_token"]) == ("i-01", "i-02", 5)
+        assert move["gap_ms"] >= 0
+        assert last["migrations"] == 1
+        # A chunk for the role and five with text stand before it.
+        at = next(i for i, e in enumerate(events) if '"to": "i-02"' in e)
+        assert len(theirs(events[:at])) == 6
+        # Who comes back after it is not told again, who comes back before it is.
+        for seen, moves in ((3, 1), (9, 0)):
+            mark = theirs(events)[seen - 1].split("\n")[0].removeprefix("id: ")
+            again = "".join(await page.ask("stream", {}, last_event_id=mark).events())
+            assert again.count('"to": "i-02"') == moves
 
 
 @pytest.mark.parametrize("path", ["stream", "stop"])

@@ -3,7 +3,8 @@
     uvicorn tests.web.pages_server:application
 
 `/playground/stream/` is played here: the first answer breaks off in the middle, so that the page
-must resume.
+must resume, and then it moves to another instance. A prompt with SLOWLY in it leaves time to press
+buttons.
 """
 
 import asyncio
@@ -27,6 +28,11 @@ from web.routing import websocket_urlpatterns  # noqa: E402
 WORDS = [f"word{i} " for i in range(40)]
 BREAKS_AFTER = 15
 """Events of an answer before its connection breaks."""
+MOVES_AFTER = 20
+"""Events of an answer before its request moves."""
+SLOWLY = b"slowly"
+STEP_S = 0.01
+SLOW_STEP_S = 0.2
 
 # Static files straight from their folders: nothing has been collected here.
 pages = ASGIStaticFilesHandler(ASGIHandler())
@@ -39,7 +45,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     elif scope["type"] == "websocket":
         await sockets(scope, receive, send)
     elif scope["path"] == "/playground/stream/":
-        await _play(scope, send)
+        await _play(scope, receive, send)
     else:
         await pages(scope, receive, send)
 
@@ -55,7 +61,9 @@ async def _live(receive: Any, send: Any) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _play(scope: Any, send: Any) -> None:
+async def _play(scope: Any, receive: Any, send: Any) -> None:
+    asked = (await receive())["body"]
+    step_s = SLOW_STEP_S if SLOWLY in asked else STEP_S
     headers = dict(scope["headers"])
     after = int(headers.get(b"last-event-id", b"r:0").rpartition(b":")[2])
     await send(
@@ -72,12 +80,15 @@ async def _play(scope: Any, send: Any) -> None:
 
     await event('event: ferry\ndata: {"request_id":"r","instance":"i-01"}')
     for number in range(after + 1, len(WORDS) + 1):
-        if after == 0 and number > BREAKS_AFTER:
+        if after == 0 and number > BREAKS_AFTER and SLOWLY not in asked:
             # Ends without the last chunk: the connection breaks.
             return
+        if number == MOVES_AFTER + 1:
+            move = {"from": "i-01", "to": "i-02", "at_token": MOVES_AFTER, "gap_ms": 8.6}
+            await event(f"event: ferry\ndata: {json.dumps({'request_id': 'r', **move})}")
         delta = {"choices": [{"index": 0, "delta": {"content": WORDS[number - 1]}}]}
         await event(f"id: r:{number}\ndata: {json.dumps(delta)}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(step_s)
     ending = {
         "request_id": "r",
         "instance": "i-01",

@@ -143,8 +143,13 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(site: Installation, browser: Browser, theme: str = "light") -> Iterator[Page]:
-    """Logs in and gives a page; afterwards nothing may have been refused or gone wrong in it."""
+def opened(
+    site: Installation, browser: Browser, theme: str = "light", *, refused: str = ""
+) -> Iterator[Page]:
+    """Logs in and gives a page; afterwards nothing may have been refused or gone wrong in it.
+
+    `refused`: status text of an answer that the test asks for, which the browser reports too.
+    """
     context = browser.new_context(
         viewport={"width": 1440, "height": 1000},
         color_scheme="dark" if theme == "dark" else "light",
@@ -160,6 +165,8 @@ def opened(site: Installation, browser: Browser, theme: str = "light") -> Iterat
 
     # A stream that breaks is part of one test, and the browser says so.
     allowed = {"Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING"}
+    if refused:
+        allowed.add(f"Failed to load resource: the server responded with a status of {refused}")
     page.on("console", note)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(f"{site.url}/login/")
@@ -272,7 +279,26 @@ def test_an_answer_goes_on_after_its_connection_broke(
         words = " ".join(f"word{i}" for i in range(40))
         expect(answer.locator(".text")).to_have_text(words)
         expect(answer.locator(".facts")).to_contain_text("reconnected at token 15")
-        expect(answer.locator(".chip")).to_have_text("i-01")
+        expect(answer.locator(".chips")).to_have_text("i-01→ i-02 at token 20, 9 ms")
+        expect(answer.locator("button.move")).to_be_hidden()
+
+
+def test_a_running_answer_can_be_moved_and_a_refusal_is_shown_in_its_own_words(
+    eight: Installation, browser: Browser
+) -> None:
+    with opened(eight, browser, refused="404 (Not Found)") as page:
+        page.goto(f"{eight.url}/playground/")
+        page.fill("#prompt", "Count slowly")
+        page.keyboard.press("Enter")
+        answer = page.locator("article.assistant")
+        with page.expect_request("**/api/v1/requests/r/migrate") as asked:
+            answer.locator("button.move").click()
+        assert asked.value.post_data_json == {"destination": None, "reason": "from the playground"}
+        refusal = "No instance runs or queues a request r."
+        expect(answer.locator(".move-result")).to_have_text(refusal, timeout=WAIT_MS)
+        expect(answer.locator("button.move")).to_be_enabled()
+        expect(answer).to_have_attribute("aria-busy", "false", timeout=3 * WAIT_MS)
+        expect(answer.locator("button.move")).to_be_hidden()
 
 
 def test_older_events_join_the_list_without_leaving_the_page(

@@ -26,7 +26,7 @@ test("a move that is told before the first instance names both", () => {
 
 test("a move says at which token and how long its reader waited", () => {
   const words = (atToken, gap_ms) => arrivalWords({ instance: "i", atToken, gap_ms });
-  assert.equal(words(212, 9.04), "at token 212, 9 ms");
+  assert.equal(words(212, 8.6), "at token 212, 9 ms");
   assert.equal(words(1212, 120.7), "at token 1,212, 121 ms");
   assert.equal(words(212, null), "at token 212");
   assert.equal(words(0, null), "before the first token");
