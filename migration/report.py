@@ -1,11 +1,14 @@
 """What is said about one move while it goes on and after it: for the pages, the API and the rows.
 
-Standard library only. All times of a report are milliseconds since its start, on the source's
+Standard library and protocol only. All times of a report are milliseconds since its start, on the source's
 monotonic clock; what the destination does is noted when its message arrives.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+from migration.protocol import SourceState
 
 
 class MoveState(StrEnum):
@@ -22,6 +25,22 @@ class MoveState(StrEnum):
     @property
     def is_end(self) -> bool:
         return self in (MoveState.COMMITTED, MoveState.ABORTED)
+
+
+SHOWN: Final = {
+    SourceState.RESERVING: MoveState.RESERVING,
+    SourceState.COPYING: MoveState.COPYING,
+    SourceState.PAUSING: MoveState.COPYING,
+    SourceState.PAUSED: MoveState.PAUSED,
+    SourceState.PAUSED_RECEIVED: MoveState.PAUSED,
+    SourceState.PAUSED_LOGGED: MoveState.PAUSED,
+    SourceState.COMMITTING: MoveState.COMMITTING,
+    SourceState.ASKING: MoveState.COMMITTING,
+    SourceState.RECLAIMING: MoveState.COMMITTING,
+    SourceState.COMMITTED: MoveState.COMMITTED,
+    SourceState.ABORTED: MoveState.ABORTED,
+}
+"""What each state of the protocol is called in reports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,53 +4,32 @@ Decides nothing that protocol.py and stages.py decide; turns messages, answers o
 and of the memory plane, and timers into events. In the agent's thread.
 """
 
-import logging
-import uuid
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-import redis
-
 from engine_pool.token_log import StreamError
 from migration import messages
+from migration.copying import Copying
+from migration.doubt import Doubt
 from migration.engine_side import Look, in_epoch
 from migration.links import Invitation
 from migration.office import Office, PeerLink
-from migration.ports import Outgoing, Parked, Refusal, Transfer, TransferFailed
+from migration.ports import Parked, Refusal
 from migration.protocol import ENDS, Command, SourceEvent, SourceState, step
-from migration.report import MoveState
-from migration.stages import Copy, next_stage, room_tokens
-from migration.story import MoveStory, StepTimes, first_report
+from migration.report import SHOWN, MoveState
+from migration.stages import room_tokens
+from migration.story import MoveStory, StepTimes, first_report, note_of
 from migration.wish import MoveWish
-
-log = logging.getLogger(__name__)
 
 S, E = SourceState, SourceEvent
 
 LOOK_AGAIN_S: Final = 0.02
 """Between two looks at a request that computes its prompt: a step or less."""
-RECLAIM_AGAIN_S: Final = 0.5
-"""Between two questions to a store that does not answer."""
 TELL_TOKENS_S: Final = 3.0
 """How long the report of a committed move waits for the destination's first tokens."""
 TELL_EVERY_S: Final = 0.25
 """Between two reports of a copy that goes on: the pages look twice a second."""
-
-_SHOWN: Final = {
-    S.RESERVING: MoveState.RESERVING,
-    S.COPYING: MoveState.COPYING,
-    S.PAUSING: MoveState.COPYING,
-    S.PAUSED: MoveState.PAUSED,
-    S.PAUSED_RECEIVED: MoveState.PAUSED,
-    S.PAUSED_LOGGED: MoveState.PAUSED,
-    S.COMMITTING: MoveState.COMMITTING,
-    S.ASKING: MoveState.COMMITTING,
-    S.RECLAIMING: MoveState.COMMITTING,
-    S.COMMITTED: MoveState.COMMITTED,
-    S.ABORTED: MoveState.ABORTED,
-}
 
 
 class SourceMove:
@@ -66,19 +45,10 @@ class SourceMove:
         """The last report is out: the agent may forget the move."""
         self.deadline_s = office.clock() + office.settings.stage_timeout_s
         self._office = office
-        self._invitation = invitation
         self._request = look.request
         self._expires_in_s = look.expires_in_s
         self._outgoing = look.outgoing
         self._parked: Parked | None = None
-        self._channel = ""
-        self._is_channel_good = True
-        """Open at both ends, as far as is known here, and nothing half sent in it."""
-        self._is_sending = self._is_in_stage = False
-        self._number = self._copies = 0
-        self._sent_blocks = self._held_blocks = 0
-        self._plan = (0, 0)
-        """First block and number of blocks of the stage that goes on or comes next."""
         self._epoch: int | None = None
         """To go on in, after the log was reclaimed."""
         self._end_error: StreamError | None = None
@@ -94,21 +64,31 @@ class SourceMove:
             now_unix_s=office.wall_clock(),
         )
         self.story = MoveStory(base, steps, office.clock, office.wall_clock)
-        self._commands: dict[Command, Callable[[], None]] = {
+        self._copying = Copying(office, link, self.story, self._transfer_failed)
+        self._doubt = Doubt(office, invitation, wish.request_id, look.request.epoch)
+        self._commands = self._command_table()
+
+    def _command_table(self) -> dict[Command, Callable[[], None]]:
+        side, request_id = self._office.side, self.wish.request_id
+        return {
             Command.LOOK: self._look,
-            Command.LOOK_LATER: self._look_later,
+            Command.LOOK_LATER: lambda: self._office.apart(self._wait_and_look),
             Command.SEND_STAGE: self._send_stage,
-            Command.SEND_BLOCKS: self._send_blocks,
-            Command.PARK: self._park,
+            Command.SEND_BLOCKS: lambda: self._copying.send(
+                self._outgoing.complete_blocks, is_last=False
+            ),
+            Command.PARK: lambda: side.park(request_id, self.on_end_parked, self._post_parked),
             Command.SEND_LAST: self._send_last,
-            Command.AWAIT_LOG: self._await_log,
-            Command.SEND_COMMIT: lambda: self._say(messages.Commit(wish.migration_id)),
+            Command.AWAIT_LOG: lambda: self._office.log.when_logged(
+                lambda: self._office.post(self._logged)
+            ),
+            Command.SEND_COMMIT: lambda: self._say(messages.Commit(self.wish.migration_id)),
             Command.SEND_ABORT: self._send_abort,
-            Command.UNPARK: lambda: office.side.unpark(wish.request_id, self._epoch),
-            Command.RELEASE: lambda: office.side.release(wish.request_id),
-            Command.END_REQUEST: lambda: office.side.end(wish.request_id, self._end_error),
-            Command.ASK: self._ask,
-            Command.RECLAIM: self._reclaim,
+            Command.UNPARK: lambda: side.unpark(request_id, self._epoch),
+            Command.RELEASE: lambda: side.release(request_id),
+            Command.END_REQUEST: lambda: side.end(request_id, self._end_error),
+            Command.ASK: lambda: self._doubt.ask(self._ask_over, lambda: self.handle(E.PEER_LOST)),
+            Command.RECLAIM: lambda: self._doubt.reclaim(self._reclaimed),
         }
 
     @property
@@ -121,33 +101,23 @@ class SourceMove:
         self._office.side.watch(self.wish.request_id, self)
         if self._outgoing.is_queued:
             self._send_prepare(None)
-            return
-        self._channel = self._office.take_channel(self.link)
-        if self._channel:
-            self._send_prepare(None)
-            return
-        self._channel = uuid.uuid4().hex[:12]
-        self._is_channel_good = False
-        self._office.plane.offer(self._channel).add_done_callback(
-            lambda offer: self._office.post(partial(self._offered, offer))
-        )
+        else:
+            self._copying.open(self._send_prepare)
 
     def on_message(self, message: messages.ToSource) -> None:
         """Takes what the destination says."""
-        self.story.note_message("destination", type(message).__name__, _note_of(message))
+        self.story.note_message("destination", type(message).__name__, note_of(message))
         match message:
             case messages.Ack():
-                self._held_blocks = self.story.reserved_blocks = message.held_blocks
-                if message.number == 0:
-                    self._sent_blocks = self.story.cached_blocks = message.cached_blocks
-                if message.number == self._number:
+                self._copying.note_room(message.number, message.held_blocks, message.cached_blocks)
+                if message.number == self._copying.number:
                     self.handle(E.ACK)
             case messages.Received():
-                if message.number == self._number:
-                    self._stage_received()
+                if message.number == self._copying.number:
+                    self._copying.note_received()
                     self.handle(E.RECEIVED)
             case messages.Refused():
-                self._is_channel_good = self._is_channel_good and not message.is_channel_broken
+                self._copying.is_broken |= message.is_channel_broken
                 self._because(message.code, message.why)
                 self.handle(E.REFUSED)
             case messages.Committed():
@@ -170,25 +140,27 @@ class SourceMove:
         self._office.post(partial(self._client_left, error))
 
     def cancel(self) -> None:
+        """Gives the move up if it is not too late."""
         self._because("cancelled", f"the move was cancelled while {self.state.value}")
         self.handle(E.CANCEL)
 
     def peer_lost(self) -> None:
-        self._is_channel_good = False
+        """Notes that the link to the destination is gone."""
+        self._copying.is_broken = True
         self._because("peer_lost", f"{self.wish.destination} was lost while {self.state.value}")
         self.handle(E.PEER_LOST)
 
     def timed_out(self) -> None:
+        """Notes that the deadline is over."""
         if self.state in ENDS:
             self._tell_end()
             return
-        if self.state is S.COPYING and self._is_sending:
+        if self.state is S.COPYING and self._copying.is_sending:
             # The plane has its own timeout; a large stage may take long and be well.
             self._set_deadline()
             return
-        self._because(
-            "timed_out", f"{self.wish.destination} did not answer while {self.state.value}"
-        )
+        why = f"{self.wish.destination} did not answer while {self.state.value}"
+        self._because("timed_out", why)
         self.handle(E.TIMEOUT)
 
     def tick(self, now_s: float) -> None:
@@ -229,21 +201,17 @@ class SourceMove:
         self.deadline_s = self._office.clock() + wait_s
 
     def _say(self, message: messages.ToDestination) -> None:
-        self.story.note_message("source", type(message).__name__, _note_of(message))
+        self.story.note_message("source", type(message).__name__, note_of(message))
         self._office.send(self.link, message)
 
-    def _offered(self, offer: "Future[str]") -> None:
-        if self.state in ENDS:
-            self._office.plane.close(self._channel)
-        elif (error := offer.exception()) is not None:
-            self._because("transfer_failed", str(error))
-            self.handle(E.TRANSFER_FAILED)
-        else:
-            self._is_channel_good = True
-            self._send_prepare(offer.result())
+    def _transfer_failed(self, why: str) -> None:
+        self._because("transfer_failed", why)
+        self.handle(E.TRANSFER_FAILED)
 
     def _send_prepare(self, offer: str | None) -> None:
-        out = self._outgoing
+        if self.state in ENDS:
+            return
+        out, settings = self._outgoing, self._office.settings
         size = self._office.shape.block_size_tokens
         self._say(
             messages.Prepare(
@@ -252,10 +220,10 @@ class SourceMove:
                 output_token_ids=out.output_token_ids,
                 room_tokens=0 if out.is_queued else room_tokens(out.computed_tokens, size),
                 shape=self._office.shape,
-                channel=self._channel,
+                channel=self._copying.channel,
                 offer=offer,
-                source=self._office.settings.instance,
-                source_incarnation=self._office.settings.incarnation,
+                source=settings.instance,
+                source_incarnation=settings.incarnation,
                 expires_in_s=self._expires_in_s,
                 reason=self.wish.reason,
                 asked_by=self.wish.asked_by,
@@ -267,12 +235,13 @@ class SourceMove:
             self.wish.request_id, lambda found: self._office.post(partial(self._looked, found))
         )
 
-    def _look_later(self) -> None:
-        self._office.apart(self._wait_and_look)
-
     def _wait_and_look(self) -> None:
         self._office.pause(LOOK_AGAIN_S)
-        self._office.post(partial(self.handle, E.LATER))
+        self._office.post(self._look_again)
+
+    def _look_again(self) -> None:
+        if self.state is S.COPYING:
+            self.handle(E.LATER)
 
     def _looked(self, found: Look | Refusal) -> None:
         if self.state is not S.COPYING:
@@ -280,83 +249,34 @@ class SourceMove:
         if isinstance(found, Refusal):
             self._because(found.code, found.why)
             self.handle(E.GONE)
-        elif found.outgoing.preemptions != self._outgoing.preemptions:
+            return
+        out = found.outgoing
+        if out.preemptions != self._outgoing.preemptions:
             self._because("request_preempted", "the request lost its blocks to a preemption")
             self.handle(E.GONE)
-        elif not self._channel and not found.outgoing.is_queued:
+        elif not self._copying.channel and not out.is_queued:
             self._because("request_started", "the request left the queue; it can be moved again")
             self.handle(E.CANCEL)
-        elif found.outgoing.is_prefilling:
+        elif out.is_prefilling:
             self.handle(E.BUSY)
         else:
-            self._outgoing = found.outgoing
-            self.handle(self._plan_next(found.outgoing))
-
-    def _plan_next(self, out: Outgoing) -> SourceEvent:
-        if out.is_queued:
-            return E.LITTLE
-        complete = len(out.complete_blocks)
-        self.story.blocks_left = max(0, complete - self._sent_blocks)
-        stage = next_stage(
-            complete_blocks=complete,
-            sent_blocks=self._sent_blocks,
-            copies=self._copies,
-            limits=self._office.settings.limits,
-        )
-        if isinstance(stage, Copy):
-            self._plan = (self._sent_blocks, stage.blocks)
-            return E.MORE
-        # The blocks of now and the next one, should this one fill up before the pause.
-        if complete + 2 > self._held_blocks:
-            self._plan = (self._sent_blocks, 0)
-            return E.MORE
-        return E.LITTLE
+            self._outgoing = out
+            has_more = not out.is_queued and self._copying.plan(out)
+            self.handle(E.MORE if has_more else E.LITTLE)
 
     def _send_stage(self) -> None:
-        self._number += 1
-        first, blocks = self._plan
+        copying = self._copying
+        copying.number += 1
         size = self._office.shape.block_size_tokens
         room = room_tokens(self._outgoing.computed_tokens, size)
-        self._say(messages.Stage(self.wish.migration_id, self._number, room, first, blocks))
-
-    def _send_blocks(self) -> None:
-        first, blocks = self._plan
-        ids = self._outgoing.complete_blocks[first : first + blocks]
-        if blocks:
-            self._copies += 1
-            self._send(ids, is_last=False)
-
-    def _send(self, ids: tuple[int, ...], *, is_last: bool) -> None:
-        self._is_sending = self._is_in_stage = True
-        self.story.begin_stage(
-            self._number, len(ids), self._office.shape.block_bytes, is_last=is_last
-        )
-        self._office.plane.send(self._channel, ids, urgent=is_last).add_done_callback(
-            lambda sent: self._office.post(partial(self._blocks_sent, sent))
+        self._say(
+            messages.Stage(
+                self.wish.migration_id, copying.number, room, copying.first_block, copying.blocks
+            )
         )
 
-    def _blocks_sent(self, sent: "Future[Transfer]") -> None:
-        self._is_sending = False
-        error = sent.exception()
-        if error is None:
-            self.story.note_gather(sent.result().gather_ms)
-            return
-        if not isinstance(error, TransferFailed):
-            log.error("%s: sending blocks failed", self.wish.request_id, exc_info=error)
-        self._because("transfer_failed", str(error))
-        self.handle(E.TRANSFER_FAILED)
-
-    def _stage_received(self) -> None:
-        self._is_in_stage = False
-        self.story.end_stage()
-        self._sent_blocks += self._plan[1]
-
-    def _park(self) -> None:
-        self._office.side.park(
-            self.wish.request_id,
-            self.on_end_parked,
-            lambda parked: self._office.post(partial(self._was_parked, parked)),
-        )
+    def _post_parked(self, parked: Parked | Refusal) -> None:
+        self._office.post(partial(self._was_parked, parked))
 
     def _was_parked(self, parked: Parked | Refusal) -> None:
         if self.state is not S.PAUSING:
@@ -365,44 +285,35 @@ class SourceMove:
             self._because(parked.code, parked.why)
             self.handle(E.GONE)
             return
-        self.story.note_pause(
-            parked.computed_tokens,
-            len(parked.output_token_ids),
-            StepTimes(*self._office.side.step_ms()),
-        )
+        steps = StepTimes(*self._office.side.step_ms())
+        self.story.note_pause(parked.computed_tokens, len(parked.output_token_ids), steps)
         self._parked = parked
-        if len(parked.blocks) > self._held_blocks:
+        if len(parked.blocks) > self._copying.held_blocks:
             self._because("no_blocks", "the request outgrew the room that was made for it")
             self.handle(E.CANCEL)
-            return
-        self.handle(E.PARKED)
+        else:
+            self.handle(E.PARKED)
 
     def _send_last(self) -> None:
-        parked = self._parked
+        parked, copying = self._parked, self._copying
         assert parked is not None, "PARKED comes with it"
-        self._number += 1
-        first = self._sent_blocks
-        self._plan = (first, max(0, len(parked.blocks) - first))
+        copying.plan_last(len(parked.blocks))
         self._say(
             messages.Last(
                 move=self.wish.migration_id,
-                number=self._number,
-                first_block=first,
-                blocks=self._plan[1],
+                number=copying.number,
+                first_block=copying.first_block,
+                blocks=copying.blocks,
                 computed_tokens=parked.computed_tokens,
                 output_token_ids=parked.output_token_ids,
                 state=parked.state,
             )
         )
-        if self._plan[1]:
-            self._send(parked.blocks[first:], is_last=True)
+        copying.send(parked.blocks, is_last=True)
 
-    def _await_log(self) -> None:
-        self._office.log.when_logged(lambda: self._office.post(lambda: self._in_pause(E.LOGGED)))
-
-    def _in_pause(self, event: SourceEvent) -> None:
+    def _logged(self) -> None:
         if self.state in (S.PAUSED, S.PAUSED_RECEIVED):
-            self.handle(event)
+            self.handle(E.LOGGED)
 
     def _send_abort(self) -> None:
         self._say(
@@ -410,7 +321,7 @@ class SourceMove:
                 self.wish.migration_id,
                 self.story.abort_code or "client_cancelled",
                 self.story.abort_reason or "the client left",
-                self._is_in_stage or not self._is_channel_good,
+                self._copying.is_dirty,
             )
         )
 
@@ -421,44 +332,19 @@ class SourceMove:
 
     def _client_left(self, error: StreamError | None) -> None:
         self._end_error = error
-        why = error.message if error else "the client left"
-        self._because("client_cancelled", why)
+        self._because("client_cancelled", error.message if error else "the client left")
         if self.state in ENDS:
             # It was unparked a moment ago and decodes, or it is the destination's.
             self._office.side.end(self.wish.request_id, error)
         self.handle(E.CLIENT_LEFT)
-
-    def _ask(self) -> None:
-        """Asks over a new connection: the old one may be what does not work."""
-        self._office.apart(self._reconnect)
-
-    def _reconnect(self) -> None:
-        try:
-            link = self._office.connect(self._invitation)
-        except OSError:
-            self._office.post(partial(self.handle, E.PEER_LOST))
-            return
-        self._office.post(partial(self._ask_over, link))
 
     def _ask_over(self, link: PeerLink) -> None:
         if self.state is not S.ASKING:
             link.close()
             return
         self.link = link
-        self._is_channel_good = False
+        self._copying.is_broken = True
         self._say(messages.Ask(self.wish.migration_id))
-
-    def _reclaim(self) -> None:
-        self._office.apart(self._ask_log)
-
-    def _ask_log(self) -> None:
-        try:
-            epoch = self._office.log.reclaim(self.wish.request_id, self._request.epoch)
-        except (redis.RedisError, OSError):
-            self._office.pause(RECLAIM_AGAIN_S)
-            self._office.post(partial(self._reclaimed, E.UNKNOWN, None))
-            return
-        self._office.post(partial(self._reclaimed, E.THEIRS if epoch is None else E.MINE, epoch))
 
     def _reclaimed(self, event: SourceEvent, epoch: int | None) -> None:
         if self.state is S.RECLAIMING:
@@ -466,18 +352,14 @@ class SourceMove:
             self.handle(event)
 
     def _end(self) -> None:
-        office = self._office
-        self.story.ended_ms = self.story.now_ms()
-        if self.story.source_step_ms is None:
-            self.story.note_steps(StepTimes(*office.side.step_ms()))
-        is_clean = self._is_channel_good and not self._is_sending and not self._is_in_stage
-        if self._channel and is_clean:
-            office.give_channel(self.link, self._channel)
-        elif self._channel:
-            office.plane.close(self._channel)
+        story, office = self.story, self._office
+        story.ended_ms = story.now_ms()
+        if story.source_step_ms is None:
+            story.note_steps(StepTimes(*office.side.step_ms()))
+        self._copying.finish()
         if self.state is S.COMMITTED:
-            self.story.committed_ms = self.story.ended_ms
-            self.story.abort_code = self.story.abort_reason = ""
+            story.committed_ms = story.ended_ms
+            story.abort_code = story.abort_reason = ""
         else:
             office.side.watch(self.wish.request_id, None)
         if self.state is S.ABORTED or self._outgoing.is_queued:
@@ -498,7 +380,7 @@ class SourceMove:
     def _tell(self) -> None:
         """Reports. A committed move is not called ended before its first tokens are known."""
         self._told_at_s = self._office.clock()
-        shown = _SHOWN[self.state]
+        shown = SHOWN[self.state]
         if shown.is_end and not self.is_told:
             shown = MoveState.COMMITTING
         self._office.reports.report_move(self.story.report(shown))
@@ -507,18 +389,3 @@ class SourceMove:
         if not self.is_told:
             self.is_told = True
             self._tell()
-
-
-def _note_of(message: messages.Message) -> str:
-    match message:
-        case messages.Prepare():
-            return f"room for {message.room_tokens} tokens" if message.room_tokens else "queued"
-        case messages.Stage() | messages.Last():
-            return f"{message.blocks} blocks"
-        case messages.Ack():
-            cached = f", {message.cached_blocks} cached" if message.cached_blocks else ""
-            return f"{message.held_blocks} blocks held{cached}"
-        case messages.Refused() | messages.Abort():
-            return message.why
-        case _:
-            return ""

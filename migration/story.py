@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from migration import messages
 from migration.engine_side import Look
 from migration.ports import KvShape
 from migration.report import (
@@ -185,3 +186,19 @@ def first_report(
         source_freeness=wish.source_freeness,
         destination_freeness=wish.destination_freeness,
     )
+
+
+def note_of(message: messages.Message) -> str:
+    """Returns what a message of the handshake says, in a few words."""
+    match message:
+        case messages.Prepare():
+            return f"room for {message.room_tokens} tokens" if message.room_tokens else "queued"
+        case messages.Stage() | messages.Last():
+            return f"{message.blocks} blocks"
+        case messages.Ack():
+            cached = f", {message.cached_blocks} cached" if message.cached_blocks else ""
+            return f"{message.held_blocks} blocks held{cached}"
+        case messages.Refused() | messages.Abort():
+            return message.why
+        case _:
+            return ""
