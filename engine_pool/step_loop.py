@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from engine_pool.errors import EngineFailed, EngineRefused, RequestExpired
 from engine_pool.load_book import LoadBook
 from engine_pool.ports import Engine, EngineRequest, StepOutput
+from engine_pool.step_streams import StepClock, Stream
 from engine_pool.token_log import StreamError, TokenFrame
 from engine_pool.types import RequestId
 
@@ -36,29 +37,6 @@ class FrameSink(Protocol):
     """Takes a step's frames. Must not block."""
 
     def publish(self, frames: Sequence[TokenFrame], firsts: frozenset[str]) -> None: ...
-
-
-class Watcher(Protocol):
-    """Hears of one request's tokens, in the step thread. Must return at once."""
-
-    def on_tokens(self, count: int, at_s: float) -> None:
-        """`count` tokens were produced; `at_s`: the loop's clock."""
-
-    def on_ended(self) -> None:
-        """The request is no longer here, whatever the reason; nothing follows."""
-
-
-@dataclass(slots=True)
-class Stream:
-    """A request of this engine, as its log sees it. Of the step thread."""
-
-    request: EngineRequest
-    expires_at_s: float
-    position: int = 0
-    """Output tokens published."""
-    watcher: Watcher | None = None
-    end_parked: Callable[[StreamError | None], None] | None = None
-    """Set while a move has taken the request out of the batch: who is asked to end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +58,6 @@ class _End:
 @dataclass(frozen=True, slots=True)
 class _Call:
     action: Callable[[], None]
-
-
-@dataclass(slots=True)
-class StepClock:
-    """How long steps take, for the reports of moves. Written by the step thread."""
-
-    steps: int = 0
-    total_ms: float = 0.0
-    mean_ms: float | None = None
-    """Of the last twenty or so steps (exponential), None before the first."""
-
-    def note(self, step_ms: float) -> None:
-        self.steps += 1
-        self.total_ms += step_ms
-        before = step_ms if self.mean_ms is None else self.mean_ms
-        self.mean_ms = before + (step_ms - before) / 20
 
 
 class StepLoop:

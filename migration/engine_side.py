@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from engine_pool.ports import Engine, EngineRequest
-from engine_pool.step_loop import StepLoop, Stream, Watcher
+from engine_pool.step_loop import StepLoop
+from engine_pool.step_streams import Stream, Watcher
 from engine_pool.token_log import StreamError
 from migration.ports import Held, MovingEngine, Outgoing, Parked, Refusal
 
