@@ -36,6 +36,12 @@ BREAKING_WAIT = timedelta(milliseconds=1)
 LAST_TAG = 0x7FFF
 """Tags tell messages apart and come round again: gloo keeps a little memory for each."""
 
+ANSWER_TAG = LAST_TAG + 1
+"""Added to a message's tag makes its answer's."""
+
+BREAKING_TAG = ANSWER_TAG + LAST_TAG + 1
+"""Nothing is ever sent with it."""
+
 Backend = Literal["gloo", "nccl"]
 
 
@@ -87,20 +93,28 @@ class Channel:
         self._peer = 1 - rank
         self._timeout = timedelta(seconds=timeout_s)
         self._nothing = torch.zeros(1, dtype=torch.uint8)
-        self._signalling: Work | None = None
+        self._answered = torch.zeros(1, dtype=torch.uint8)
+        self._answering: Work | None = None
 
     def send(self, tensor: torch.Tensor, tag: int) -> None:
-        """Sends a contiguous uint8 tensor; it may be written to again on return.
+        """Sends a contiguous uint8 tensor and waits for the peer's `answer`.
 
         Raises:
             TransferFailed: the channel is broken now.
         """
-        if self._nccl is None:
-            self._gloo_send(tensor, tag)
-            return
-        sending = self._nccl.begin_send(tensor)
-        self._gloo_send(self._nothing, tag)
-        self._nccl.finish(sending)
+        try:
+            # By NCCL gloo carries the word that the send has been issued.
+            issued = None if self._nccl is None else self._nccl.begin_send(tensor)
+            sending = self._group.send([self._nothing if issued else tensor], self._peer, tag)
+            answer = self._group.recv([self._answered], self._peer, ANSWER_TAG + tag)
+            # In this order: gloo may forget a send whose peer leaves that moment, until it times
+            # out; a receive fails at once.
+            answer.wait(self._timeout)
+            sending.wait(self._timeout)
+            if self._nccl is not None and issued is not None:
+                self._nccl.finish(issued)
+        except RuntimeError as error:
+            raise TransferFailed(f"sending failed: {_in_short(error)}") from error
 
     def receive(self, tensor: torch.Tensor, tag: int) -> None:
         """Receives exactly what the peer sends with the same tag.
@@ -108,55 +122,36 @@ class Channel:
         Raises:
             TransferFailed: the channel is broken now.
         """
-        if self._nccl is None:
-            self._gloo_receive(tensor, tag)
-            return
-        # A receive whose send has not been issued would occupy the GPU until it is: wait for word.
-        self._gloo_receive(self._nothing, tag)
-        self._nccl.finish(self._nccl.begin_receive(tensor))
+        try:
+            word = tensor if self._nccl is None else self._nothing
+            self._group.recv([word], self._peer, tag).wait(self._timeout)
+            if self._nccl is not None:
+                self._nccl.finish(self._nccl.begin_receive(tensor))
+        except RuntimeError as error:
+            raise TransferFailed(f"receiving failed: {_in_short(error)}") from error
 
-    def signal(self, tag: int) -> None:
-        """Begins to send a message without content, which the next one waits for.
+    def answer(self, tag: int) -> None:
+        """Begins to tell the sender of what came with this tag that it may go on.
 
         Raises:
             TransferFailed: the channel is broken now.
         """
         try:
-            if self._signalling is not None:
-                self._signalling.wait(self._timeout)
-            self._signalling = self._group.send([self._nothing], self._peer, tag)
+            if self._answering is not None:
+                self._answering.wait(self._timeout)
+            self._answering = self._group.send([self._nothing], self._peer, ANSWER_TAG + tag)
         except RuntimeError as error:
-            raise TransferFailed(f"signalling failed: {_in_short(error)}") from error
-
-    def await_signal(self, tag: int) -> None:
-        """Waits for the peer's `signal`.
-
-        Raises:
-            TransferFailed: the channel is broken now.
-        """
-        self._gloo_receive(self._nothing, tag)
+            raise TransferFailed(f"answering failed: {_in_short(error)}") from error
 
     def close(self) -> None:
         """Breaks the channel: a send or receive in another thread and the peer's fail at once."""
         # Gloo has no call for it, but when one wait of a group times out it closes the group's
-        # sockets and ends all its waits. So let one time out, with a tag that nobody uses.
+        # sockets and ends all its waits. So let one time out.
         scrap = torch.empty(1, dtype=torch.uint8)
         with contextlib.suppress(RuntimeError):
-            self._group.recv([scrap], self._peer, LAST_TAG + 1).wait(BREAKING_WAIT)
+            self._group.recv([scrap], self._peer, BREAKING_TAG).wait(BREAKING_WAIT)
         if self._nccl is not None:
             self._nccl.abort()
-
-    def _gloo_send(self, tensor: torch.Tensor, tag: int) -> None:
-        try:
-            self._group.send([tensor], self._peer, tag).wait(self._timeout)
-        except RuntimeError as error:
-            raise TransferFailed(f"sending failed: {_in_short(error)}") from error
-
-    def _gloo_receive(self, tensor: torch.Tensor, tag: int) -> None:
-        try:
-            self._group.recv([tensor], self._peer, tag).wait(self._timeout)
-        except RuntimeError as error:
-            raise TransferFailed(f"receiving failed: {_in_short(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """One end of one channel at work: a thread that copies blocks between KV memory and the wire.
 
-A transfer is cut into chunks. Source: gather, send, rest. Destination: receive, write. When all is
-written the destination signals it, so both sides finish with the same answer, and a send that ended
-well means blocks that are there.
+A transfer is cut into chunks. Source: gather, send, rest. Destination: receive, answer, write; it
+answers the last chunk when that is written, so a send that ended well means blocks that are there.
 """
 
 import logging
@@ -13,6 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
@@ -23,8 +23,7 @@ from migration.torch_threads import use_one_torch_thread
 
 logger = logging.getLogger(__name__)
 
-ALL_WRITTEN = -1
-"""Stands where a chunk's index would: the destination's signal at the end."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Line:
         self._closing = threading.Event()
         self._why_over = ""
         self._transfers = 0
-        self.connected: Future[None] = Future()
+        self.connected: Future[None] = running_future()
 
     def submit(self, job: Job) -> None:
         """Queues a transfer. On a broken line it fails."""
@@ -100,7 +99,8 @@ class Line:
         """Breaks the line: what has not begun fails now, what has, soon. Any thread, repeatedly."""
         self._why_over = self._why_over or "the channel was closed at this end"
         self._closing.set()
-        self._break_channel()
+        # Gloo takes up to 10 ms for it, and the caller may be an engine's step thread.
+        threading.Thread(target=self._break_channel, name="ferry-kv-break", daemon=True).start()
         self._fail_queued()
 
     def run(self) -> None:
@@ -114,7 +114,8 @@ class Line:
                     self._carry(job, channel)
         except TransferFailed as error:
             self._why_over = self._why_over or str(error)
-        self.close()
+        self._break_channel()
+        self._fail_queued()
 
     def _connected_channel(self) -> Channel:
         try:
@@ -152,6 +153,7 @@ class Line:
     def _send(self, job: Job, channel: Channel, buffer: torch.Tensor) -> Transfer:
         started_s, gather_s = time.monotonic(), 0.0
         for index, chunk in enumerate(self._begin(job)):
+            self._stop_if_closed()
             chunk_s = time.monotonic()
             if job.block_ids is not None:
                 self._io.gather(_ids(job.block_ids, chunk), buffer)
@@ -159,19 +161,30 @@ class Line:
             channel.send(_wire(buffer, job, chunk), self._tag(job, index))
             if not job.is_urgent:
                 self._closing.wait(rest_s(time.monotonic() - chunk_s, self._copy_share))
-        channel.await_signal(self._tag(job, ALL_WRITTEN))
         return _transfer(job, started_s, gather_s)
 
     def _receive(self, job: Job, channel: Channel, buffer: torch.Tensor) -> Transfer:
         started_s, scatter_s = time.monotonic(), 0.0
-        for index, chunk in enumerate(self._begin(job)):
-            channel.receive(_wire(buffer, job, chunk), self._tag(job, index))
-            if job.block_ids is not None and not self._closing.is_set():
+        chunks = self._begin(job)
+        for index, chunk in enumerate(chunks):
+            tag, is_last = self._tag(job, index), index == len(chunks) - 1
+            channel.receive(_wire(buffer, job, chunk), tag)
+            if not is_last:
+                channel.answer(tag)
+            self._stop_if_closed()
+            if job.block_ids is not None:
                 chunk_s = time.monotonic()
                 self._io.scatter(_ids(job.block_ids, chunk), buffer)
                 scatter_s += time.monotonic() - chunk_s
-        channel.signal(self._tag(job, ALL_WRITTEN))
+            if is_last:
+                self._stop_if_closed()
+                channel.answer(tag)
         return _transfer(job, started_s, scatter_s)
+
+    def _stop_if_closed(self) -> None:
+        """The channel breaks a moment after `close`, and must carry nothing more until then."""
+        if self._closing.is_set():
+            raise TransferFailed(self._why_over)
 
     def _begin(self, job: Job) -> Sequence[Chunk]:
         self._transfers += 1
@@ -200,6 +213,13 @@ class Line:
             if job is not None and job.future.set_running_or_notify_cancel():
                 job.future.set_exception(TransferFailed(self._why_over))
         self._jobs.put(None)  # wakes the thread, whoever took the one before
+
+
+def running_future() -> "Future[T]":
+    """Returns a future that a waiter cannot cancel: what it stands for goes on anyway."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 def _ids(block_ids: Sequence[int], chunk: Chunk) -> Sequence[int]:

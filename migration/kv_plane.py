@@ -19,7 +19,7 @@ from migration.channels import (
     join_channel,
     offer_channel,
 )
-from migration.kv_line import Buffers, Job, Line
+from migration.kv_line import Buffers, Job, Line, running_future
 from migration.ports import KvBlockIo, Transfer, TransferFailed
 
 MakeThread = Callable[[Callable[[], None], str], threading.Thread]
@@ -72,7 +72,7 @@ class LocalKvPlane:
 
     def offer(self, channel: str) -> "Future[str]":
         """See `ports.KvPlane`."""
-        answer: Future[str] = Future()
+        answer: Future[str] = running_future()
 
         def connect() -> "Future[Channel]":
             try:

@@ -50,8 +50,15 @@ class FakeBlocks:
         assert isinstance(buffer, torch.Tensor)
         self.kv.index_copy_(0, torch.tensor(block_ids), buffer[: len(block_ids)])
 
+    def stop_next(self, after: int) -> None:
+        """Makes it stop once in front of the next touch after so many."""
+        self.stopped.clear()
+        self.go_on.clear()
+        self.stop_after = after
+
     def _touch(self, block_ids: Sequence[int]) -> None:
         if self.touches == self.stop_after:
+            self.stop_after = None
             self.stopped.set()
             assert self.go_on.wait(ANSWER_S)
         self.touches += 1
@@ -122,6 +129,7 @@ class Peer:
         assert self._command("await_stop"), "the peer's memory did not get that far"
 
     def go_on(self) -> None:
+        """Lets its memory go on where it stopped."""
         self._command("go_on")
 
     def _command(self, name: str, *args: object, **more: object) -> object:
@@ -137,10 +145,15 @@ class Peer:
         self.process.kill()
         self.process.join(ANSWER_S)
 
-    def stop(self) -> None:
-        """Makes the process hang: it lives, and does nothing any more."""
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Stops the process for a while: it lives, and does nothing."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
 
 
 class Begun:
@@ -189,7 +202,7 @@ def _serve(
             elif name == "read":
                 outcome = io.kv[list(args)].numpy().tobytes()
             elif name == "stop_after":
-                io.stop_after = io.touches + args[0]
+                io.stop_next(io.touches + args[0])
             elif name == "go_on":
                 io.go_on.set()
             else:

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -28,24 +29,29 @@ def connected(terms: ChannelTerms = TERMS) -> tuple[Channel, Channel]:
     return offering.result(ANSWER_S), joining.result(ANSWER_S)
 
 
-def test_a_tensor_arrives_bit_identical_in_both_directions(threads: ThreadPoolExecutor):
+def some_bytes(count: int = 8) -> torch.Tensor:
+    return torch.randint(0, 256, (count,), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("count", [1, 131_072, 10_000_000])
+def test_a_tensor_arrives_bit_identical_in_both_directions(threads: ThreadPoolExecutor, count: int):
     ends = connected()
     for sender, receiver in (ends, ends[::-1]):
-        sent = torch.randint(0, 256, (300_000,), dtype=torch.uint8)
-        received = torch.zeros_like(sent)
+        sent, received = some_bytes(count), torch.zeros(count, dtype=torch.uint8)
         sending = threads.submit(sender.send, sent, 1)
         receiver.receive(received, 1)
+        receiver.answer(1)
         sending.result(ANSWER_S)
         assert torch.equal(sent, received)
 
 
-def test_a_signal_does_not_wait_for_its_reader(threads: ThreadPoolExecutor):
+def test_a_send_is_over_when_it_is_answered(threads: ThreadPoolExecutor):
     left, right = connected()
-    left.signal(3)
-    right.await_signal(3)
-    second = threads.submit(left.signal, 4)
-    right.await_signal(4)
-    second.result(ANSWER_S)
+    sending = threads.submit(left.send, some_bytes(), 1)
+    right.receive(some_bytes(), 1)
+    assert not sending.done()
+    right.answer(1)
+    sending.result(ANSWER_S)
 
 
 def test_channels_of_the_same_two_processes_do_not_mix(threads: ThreadPoolExecutor):
@@ -55,7 +61,8 @@ def test_channels_of_the_same_two_processes_do_not_mix(threads: ThreadPoolExecut
         threads.submit(right.receive, tensor, 1)
         for (_, right), tensor in zip(pairs, received, strict=True)
     ]
-    for number, (left, _) in reversed(list(enumerate(pairs))):
+    for number, (left, right) in reversed(list(enumerate(pairs))):
+        right.answer(1)
         left.send(torch.full((64,), number, dtype=torch.uint8), 1)
     for number, future in enumerate(receiving):
         future.result(ANSWER_S)
@@ -63,31 +70,43 @@ def test_channels_of_the_same_two_processes_do_not_mix(threads: ThreadPoolExecut
 
 
 @pytest.mark.parametrize("closing", [0, 1], ids=["its own end", "the other end"])
-def test_closing_ends_a_receive_that_waits(threads: ThreadPoolExecutor, closing: int):
+def test_closing_ends_a_send_that_waits_for_its_answer(threads: ThreadPoolExecutor, closing: int):
     ends = connected()
-    waiting = threads.submit(ends[0].receive, torch.zeros(8, dtype=torch.uint8), 1)
-    ends[1].signal(9)
-    ends[0].await_signal(9)
+    waiting = threads.submit(ends[0].send, some_bytes(), 1)
+    ends[1].receive(some_bytes(), 1)
     ends[closing].close()
-    with pytest.raises(TransferFailed, match="receiving failed"):
+    with pytest.raises(TransferFailed, match="sending failed"):
         waiting.result(ANSWER_S)
 
 
-def test_a_closed_channel_refuses(threads: ThreadPoolExecutor):
+@pytest.mark.parametrize("round_", range(20))
+def test_a_send_to_a_peer_that_is_just_leaving_fails_at_once(
+    threads: ThreadPoolExecutor, round_: int
+):
+    left, right = connected(replace(TERMS, timeout_s=10 * ANSWER_S))
+    receiving = threads.submit(right.receive, some_bytes(), 1)
+    closing = threads.submit(right.close)
+    with pytest.raises(TransferFailed):
+        left.send(some_bytes(), 1)
+    closing.result(ANSWER_S)
+    with suppress(TransferFailed):
+        receiving.result(ANSWER_S)
+
+
+def test_a_closed_channel_refuses():
     left, right = connected()
     left.close()
     left.close()
     for end in (left, right):
         with pytest.raises(TransferFailed):
-            end.send(torch.zeros(8, dtype=torch.uint8), 1)
+            end.send(some_bytes(), 1)
 
 
 @pytest.mark.parametrize(
     "wait",
     [
-        pytest.param(lambda end: end.receive(torch.zeros(8, dtype=torch.uint8), 1), id="receive"),
-        pytest.param(lambda end: end.send(torch.zeros(8, dtype=torch.uint8), 1), id="send"),
-        pytest.param(lambda end: end.await_signal(1), id="signal"),
+        pytest.param(lambda end: end.receive(some_bytes(), 1), id="receive"),
+        pytest.param(lambda end: end.send(some_bytes(), 1), id="send"),
     ],
 )
 def test_a_peer_that_does_nothing_is_waited_for_no_longer_than_agreed(
@@ -97,16 +116,16 @@ def test_a_peer_that_does_nothing_is_waited_for_no_longer_than_agreed(
     with pytest.raises(TransferFailed):
         wait(left)
     with pytest.raises(TransferFailed):
-        right.await_signal(1)
+        right.receive(some_bytes(), 2)
 
 
 def test_two_ends_that_disagree_on_a_message_fail_instead_of_taking_it(
     threads: ThreadPoolExecutor,
 ):
     left, right = connected(HASTY)
-    sending = threads.submit(left.send, torch.zeros(800, dtype=torch.uint8), 1)
+    sending = threads.submit(left.send, some_bytes(800), 1)
     with pytest.raises(TransferFailed):
-        right.receive(torch.zeros(8, dtype=torch.uint8), 2)
+        right.receive(some_bytes(), 2)
     with pytest.raises(TransferFailed):
         sending.result(ANSWER_S)
 
@@ -130,7 +149,7 @@ def test_a_channel_that_is_given_up_while_it_connects_is_closed():
     assert offering.cancel()
     joined = join_channel(offer, TERMS).result(ANSWER_S)
     with pytest.raises(TransferFailed):
-        joined.await_signal(1)
+        joined.receive(some_bytes(), 1)
 
 
 @pytest.mark.parametrize(

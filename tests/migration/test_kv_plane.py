@@ -33,6 +33,13 @@ def peer() -> Iterator[Peer]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def second() -> Iterator[Peer]:
+    """Another one, which may hang for a while."""
+    with running(Peer(block_bytes=BLOCK_BYTES, chunk_bytes=CHUNK_BYTES, seed=8)) as process:
+        yield process
+
+
 @pytest.fixture
 def io() -> FakeBlocks:
     return FakeBlocks(blocks=64, block_bytes=BLOCK_BYTES, seed=1)
@@ -102,13 +109,12 @@ def test_two_channels_of_a_pair_carry_at_the_same_time(
     plane: LocalKvPlane, peer: Peer, io: FakeBlocks, channel: str
 ):
     connect(plane, peer, "second")
-    io.stop_after = 2  # the first channel's third chunk: it is in the middle then
+    io.stop_next(after=2)  # the first channel's third chunk: it is in the middle then
     first, first_sent = (
         plane.receive(channel, range(16)),
         peer.begin("send", channel, range(16), urgent=True),
     )
     assert io.stopped.wait(ANSWER_S)
-    io.stop_after = None
     second = plane.receive("second", [40])
     peer.ask("send", "second", [41], urgent=True)
     second.result(ANSWER_S)
@@ -131,88 +137,92 @@ def test_a_measurement_touches_no_block(
     assert io.touches == 0
 
 
-def test_three_processes_exchange_blocks(plane: LocalKvPlane, peer: Peer, io: FakeBlocks):
-    with running(Peer(block_bytes=BLOCK_BYTES, chunk_bytes=CHUNK_BYTES, seed=8)) as third:
-        peer.ask("join", "aside", third.ask("offer", "aside"))
-        connect(plane, third, "here")
-        aside = third.begin("receive", "aside", [5])
-        peer.ask("send", "aside", [30], urgent=True)
-        aside.result()
-        receiving = plane.receive("here", [0, 1])
-        third.ask("send", "here", [5, 6], urgent=True)
-        receiving.result(ANSWER_S)
-        assert torch.equal(io.kv[0], peer.memory.kv[30])
-        assert torch.equal(io.kv[1], third.memory.kv[6])
-        peer.close("aside")
-
-
-@pytest.fixture
-def doomed() -> Iterator[Peer]:
-    with running(Peer(block_bytes=BLOCK_BYTES, chunk_bytes=CHUNK_BYTES)) as process:
-        yield process
+def test_three_processes_exchange_blocks(
+    plane: LocalKvPlane, peer: Peer, second: Peer, io: FakeBlocks
+):
+    peer.ask("join", "aside", second.ask("offer", "aside"))
+    connect(plane, second, "here")
+    aside = second.begin("receive", "aside", [5])
+    peer.ask("send", "aside", [30], urgent=True)
+    aside.result()
+    receiving = plane.receive("here", [0, 1])
+    second.ask("send", "here", [5, 6], urgent=True)
+    receiving.result(ANSWER_S)
+    assert torch.equal(io.kv[0], peer.memory.kv[30])
+    assert torch.equal(io.kv[1], second.memory.kv[6])
+    peer.close("aside")
+    second.close("aside")
+    second.close("here")
 
 
 @pytest.mark.parametrize("victim", ["sender", "receiver"])
 def test_a_transfer_fails_when_its_peer_is_killed_and_other_channels_go_on(
-    plane: LocalKvPlane, peer: Peer, doomed: Peer, io: FakeBlocks, channel: str, victim: str
+    plane: LocalKvPlane, peer: Peer, io: FakeBlocks, channel: str, victim: str
 ):
-    connect(plane, doomed, "doomed")
-    transfers = [begin_half(plane, doomed, victim), plane.receive("doomed", [33])]
-    doomed.kill()
-    assert_all_fail(transfers)
-    assert_all_fail([plane.send("doomed", [0], urgent=True)])
-    assert_carries(plane, peer, io, channel)
+    with running(Peer(block_bytes=BLOCK_BYTES, chunk_bytes=CHUNK_BYTES)) as doomed:
+        connect(plane, doomed, "doomed")
+        transfers = [begin_half(plane, doomed, "doomed", victim), plane.receive("doomed", [33])]
+        doomed.kill()
+        assert_all_fail(transfers)
+        assert_all_fail([plane.send("doomed", [0], urgent=True)])
+        assert_carries(plane, peer, io, channel)
 
 
 @pytest.mark.parametrize("victim", ["sender", "receiver"])
 def test_a_transfer_fails_in_time_when_its_peer_hangs_and_other_channels_go_on(
-    peer: Peer, doomed: Peer, io: FakeBlocks, victim: str
+    peer: Peer, second: Peer, io: FakeBlocks, victim: str
 ):
     hasty = make_plane(io, chunk_bytes=CHUNK_BYTES, timeout_s=HASTY_S)
-    connect(hasty, doomed, "doomed")
-    connect(hasty, peer, f"healthy-{victim}")
-    transfers = [begin_half(hasty, doomed, victim), hasty.receive("doomed", [33])]
-    doomed.stop()
-    assert_all_fail(transfers)
-    assert_carries(hasty, peer, io, f"healthy-{victim}")
+    healthy, hanging = f"healthy-{victim}", f"hanging-{victim}"
+    connect(hasty, peer, healthy)
+    connect(hasty, second, hanging)
+    transfers = [begin_half(hasty, second, hanging, victim), hasty.receive(hanging, [33])]
+    with second.hanging():
+        assert_all_fail(transfers)
+        assert_carries(hasty, peer, io, healthy)
     hasty.shut_down()
+    second.go_on()
+    second.close(hanging)
+    peer.close(healthy)
 
 
-def test_joining_a_peer_that_hangs_fails_in_time(doomed: Peer, io: FakeBlocks):
+def test_joining_a_peer_that_hangs_fails_in_time(second: Peer, io: FakeBlocks):
     hasty = make_plane(io, chunk_bytes=CHUNK_BYTES, timeout_s=HASTY_S)
-    offer = doomed.ask("offer", "doomed")
+    offer = second.ask("offer", "late")
     assert isinstance(offer, str)
-    doomed.stop()
-    joining, receiving = hasty.join("doomed", offer), hasty.receive("doomed", [1])
-    with pytest.raises(TransferFailed, match="not connected"):
-        joining.result(ANSWER_S)
-    assert_all_fail([receiving])
+    with second.hanging():
+        joining, receiving = hasty.join("late", offer), hasty.receive("late", [1])
+        with pytest.raises(TransferFailed, match="not connected"):
+            joining.result(ANSWER_S)
+        assert_all_fail([receiving])
     hasty.shut_down()
+    second.close("late")
 
 
 def test_closing_in_mid_transfer_ends_it_at_both_ends_and_leaves_the_blocks_alone(
-    plane: LocalKvPlane, doomed: Peer, io: FakeBlocks
+    plane: LocalKvPlane, second: Peer, io: FakeBlocks
 ):
-    connect(plane, doomed, "closing")
-    doomed.stop_after(2)
+    connect(plane, second, "closing")
+    second.stop_after(2)
     receiving, queued = plane.receive("closing", range(32)), plane.receive("closing", [40])
-    sending = doomed.begin("send", "closing", range(32), urgent=False)
-    doomed.await_stop()
+    sending = second.begin("send", "closing", range(32), urgent=False)
+    second.await_stop()
     plane.close("closing")
     for future in (receiving, queued):
         with pytest.raises(TransferFailed, match="closed at this end"):
             future.result(ANSWER_S)
     after = io.kv.clone()
-    doomed.go_on()
+    second.go_on()
     with pytest.raises(TransferFailed):
         sending.result()
     assert torch.equal(io.kv, after)
+    second.close("closing")
 
 
 def test_a_receive_that_is_closed_while_it_writes_is_over_only_when_it_has_written(
     plane: LocalKvPlane, peer: Peer, io: FakeBlocks, channel: str
 ):
-    io.stop_after = 1
+    io.stop_next(after=1)
     receiving = plane.receive(channel, range(12))
     sending = peer.begin("send", channel, range(12), urgent=True)
     assert io.stopped.wait(ANSWER_S)
@@ -314,15 +324,15 @@ def test_copying_threads_use_one_torch_thread_and_others_keep_theirs():
         torch.set_num_threads(before)
 
 
-def begin_half(plane: LocalKvPlane, other: Peer, victim: str) -> "Future[Transfer]":
+def begin_half(plane: LocalKvPlane, other: Peer, channel: str, victim: str) -> "Future[Transfer]":
     """Begins a transfer that stops at the other end after two of its eight chunks."""
     other.stop_after(2)
     if victim == "sender":
-        future = plane.receive("doomed", range(32))
-        other.begin("send", "doomed", range(32), urgent=True)
+        future = plane.receive(channel, range(32))
+        other.begin("send", channel, range(32), urgent=True)
     else:
-        future = plane.send("doomed", range(32), urgent=True)
-        other.begin("receive", "doomed", range(32))
+        future = plane.send(channel, range(32), urgent=True)
+        other.begin("receive", channel, range(32))
     other.await_stop()
     return future
 
