@@ -1,6 +1,6 @@
 """What an engine actor is told at its start. Made by the launcher, sent once, never changed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from engine_pool.config import PoolConfig
 from engine_pool.types import InstanceName
@@ -47,4 +47,5 @@ class EngineSpec:
             c.kv_cache_gib,
             c.max_running,
         )
-        return "|".join(map(str, (*parts, c.max_model_len)))
+        moves = [getattr(c, f.name) for f in fields(c) if f.name.startswith("migration")]
+        return "|".join(map(str, (*parts, c.max_model_len, *moves)))

@@ -1,7 +1,7 @@
 """What is said about one move while it goes on and after it: for the pages, the API and the rows.
 
-Standard library and protocol only. All times of a report are milliseconds since its start, on the source's
-monotonic clock; what the destination does is noted when its message arrives.
+Depends on nothing but the protocol. All times of a report are milliseconds since its start, on the
+source's monotonic clock; what the destination does is noted when its message arrives.
 """
 
 from dataclasses import dataclass

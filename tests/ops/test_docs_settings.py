@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(
     r"^\| `(?P<long>[A-Z_]+)` \| (?:`(?P<short>[A-Z_]+)`)? ?\| (?:`(?P<default>[^`]*)`)? ?\|"
 )
+WORDS = {"None": "", "True": "on", "False": "off"}
 FIELD_OF = {"FERRY_REQUEST_MAX_AGE_S": "log_live_s", "FERRY_RESUME_S": "log_ended_s"}
 
 
@@ -37,4 +38,5 @@ def test_a_documented_default_is_the_real_one(long: str) -> None:
         assert long in {"FERRY_SECRET_KEY", "FERRY_ALLOWED_HOSTS"}
         return
     value = known[name]
-    assert (default or "") == ("" if value is None else str(value))
+    shown = WORDS.get(repr(value), str(value))
+    assert (default or "") == shown
