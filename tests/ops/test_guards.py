@@ -13,7 +13,7 @@ PURE = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in [
         *ROOT.glob("engine_pool/policy/*.py"),
-        *ROOT.glob("migration/protocol/*.py"),
+        *(ROOT / "migration" / f"{name}.py" for name in ("protocol", "stages", "report", "wish")),
         ROOT / "engine_pool" / "types.py",
     ]
     if path.name != "__init__.py"
