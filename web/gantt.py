@@ -13,10 +13,14 @@ from web import move_spans
 from web.move_spans import Span, elapsed_ms, lasts_ms
 
 PLOT_MIN_PX: Final = 640
-PAUSE_MIN_PX: Final = 400
-CHAR_PX: Final = 6.7
-"""Mean width of a character of the labels' 11.5 px, in the widest fallback font."""
-LABEL_PAD_PX: Final = 12
+PAUSE_MIN_PX: Final = 470
+CHAR_PX: Final = 7.3
+NARROW_PX: Final = 4.4
+WIDE_PX: Final = 11.0
+"""Widths of the labels' characters at 11.5 px in the widest fallback font (DejaVu Sans)."""
+NARROW: Final = frozenset(" .,·:'()/ijlftrI1")
+WIDE: Final = frozenset("mwMW→✕")
+LABEL_PAD_PX: Final = 10
 BAR_MIN: Final = 0.35
 """Percent: shorter ones are drawn this wide, so that they can be seen."""
 LIVE_FROM_MS: Final = 50.0
@@ -142,7 +146,8 @@ def ticks(axis: Axis) -> tuple[Tick, ...]:
 
 
 def nice_step(at_least: float) -> float:
-    """Returns the smallest of 1, 2, 5 times a power of ten that is not below `at_least`."""
+    """Returns the smallest of 1, 2, 5 times a power of ten that is not below `at_least` (> 0)."""
+    assert at_least > 0, "an axis goes from left to right"
     size = 1.0
     while size > at_least:
         size /= 10
@@ -167,7 +172,7 @@ def _bars(spans: Iterable[Span], axis: Axis) -> tuple[Bar, ...]:
     taken: list[tuple[float, float]] = list(edges)
     for span, (x, end) in zip(seen, edges, strict=True):
         width = round(max(end - x, BAR_MIN), 2)
-        sizes = [(label, axis.percent(_label_px(label))) for label in span.labels]
+        sizes = [(label, axis.percent(label_px(label))) for label in span.labels]
         label, wide, anchor = _labelled(sizes, x, x + width, taken)
         if anchor in ("after", "before"):
             start = x + width if anchor == "after" else x - wide
@@ -198,8 +203,12 @@ def _is_free(start: float, end: float, taken: Sequence[tuple[float, float]]) -> 
     return all(e <= start + 0.01 or s >= end - 0.01 for s, e in taken)
 
 
-def _label_px(label: str) -> float:
-    return len(label) * CHAR_PX + LABEL_PAD_PX
+def label_px(label: str) -> float:
+    """Returns the most that a label takes, with the room around it."""
+    narrow = sum(c in NARROW for c in label)
+    wide = sum(c in WIDE for c in label)
+    rest = len(label) - narrow - wide
+    return narrow * NARROW_PX + wide * WIDE_PX + rest * CHAR_PX + LABEL_PAD_PX
 
 
 def _dots(report: MoveReport, axis: Axis) -> tuple[Dot, ...]:
@@ -219,7 +228,7 @@ def _token(first_number: int | None, place: int) -> str:
 
 
 def _pause(report: MoveReport, axis: Axis) -> Box | None:
-    if report.paused_ms is None:
+    if report.paused_ms is None or report.is_queued:
         return None
     end_ms = move_spans.pause_end_ms(report)
     x = axis.x(report.paused_ms)

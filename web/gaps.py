@@ -41,7 +41,7 @@ def gap_plot(report: MoveReport) -> GapPlot | None:
     if not gaps or min(gap for _, gap in gaps) < 0:
         # Clocks of two machines: better no drawing than one that cannot be.
         return None
-    top_ms = nice_step(max(gap for _, gap in gaps) * 1.15 / GRID_LINES) * GRID_LINES
+    top_ms = nice_step(max(0.1, *(gap for _, gap in gaps)) * 1.15 / GRID_LINES) * GRID_LINES
     last = report.output_tokens_at_pause
     first_number = None if last is None else last - len(report.source_token_ms) + 1
     slot = 100 / len(gaps)

@@ -34,10 +34,14 @@ class Span(NamedTuple):
 
 
 def elapsed_ms(report: MoveReport) -> float:
-    """Returns how long the move has lasted, as of the report."""
+    """Returns how long the move has lasted, as of the report; at least until its last news."""
     if report.ended_ms is not None:
         return report.ended_ms
-    return max(0.0, (report.at_unix_s - report.started_unix_s) * 1000)
+    # The clock of the day may have been set meanwhile; the times of the move are another clock's.
+    told = [s.started_ms + s.took_ms for s in report.stages]
+    told += [m.at_ms for m in report.messages[-1:]]
+    told += [at for at in (report.paused_ms, report.committed_ms) if at is not None]
+    return max(0.0, (report.at_unix_s - report.started_unix_s) * 1000, *told)
 
 
 def lasts_ms(report: MoveReport) -> float:
@@ -182,8 +186,8 @@ def pause_window(report: MoveReport) -> tuple[float, float] | None:
     before = [at for at in report.source_token_ms if at < report.paused_ms - 0.2 * gap_ms]
     start_ms = max(before[-1] if before else 0.0, report.paused_ms - 1.5 * gap_ms)
     last_ms = report.destination_token_ms[0] if report.destination_token_ms else None
-    end_ms = max(_first(last_ms, 0.0), pause_end_ms(report))
-    margin_ms = 0.05 * (end_ms - start_ms) or 0.5
+    end_ms = max(_first(last_ms, 0.0), pause_end_ms(report), report.paused_ms)
+    margin_ms = max(0.05 * (end_ms - start_ms), 0.5)
     return start_ms - margin_ms, end_ms + margin_ms
 
 

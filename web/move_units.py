@@ -11,8 +11,10 @@ def megabytes(size_bytes: int | None) -> str:
     """Returns MB (of a million bytes) with one decimal under 100."""
     if size_bytes is None:
         return DASH
+    if not size_bytes:
+        return "0"
     mb = size_bytes / 1e6
-    return f"{mb:,.0f}" if mb >= 100 else f"{mb:.1f}" if mb >= 0.1 or not mb else f"{mb:.2f}"
+    return f"{mb:,.0f}" if mb >= 100 else f"{mb:.1f}" if mb >= 0.1 else f"{mb:.2f}"
 
 
 def milliseconds(value_ms: float | None) -> str:

@@ -107,7 +107,7 @@ def stage_rows(report: MoveReport) -> tuple[StageRow, ...]:
         )
         for s in report.stages
     ]
-    if report.paused_ms is not None:
+    if report.paused_ms is not None and not report.is_queued:
         end_ms = report.committed_ms if report.committed_ms is not None else report.ended_ms
         took = DASH if end_ms is None else short_ms(end_ms - report.paused_ms)
         rows.append(_event_row("Pause", report.paused_ms, took, _pause_note(report)))

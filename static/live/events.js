@@ -71,9 +71,10 @@ export class EventList {
     if (at >= 0) this.waiting[at] = [key, event];
     const item = this.list.querySelector(`li[data-key="${CSS.escape(key)}"]`);
     if (!item) return;
+    const isNewer = Date.parse(find(item, "time").getAttribute("datetime") ?? "") < event.at_unix_s * 1000 - 1;
     fill(item, event);
     // It is the newest now; whoever reads the list keeps its order.
-    if (!this.isRead()) this.list.prepend(item);
+    if (isNewer && !this.isRead()) this.list.prepend(item);
   }
 
   /** @param {string} key @param {any} event */

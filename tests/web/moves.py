@@ -204,6 +204,32 @@ def several(now_unix_s: float | None = None) -> list[MoveReport]:
     ]
 
 
+def slower(report: MoveReport, factor: float) -> MoveReport:
+    """Returns the same move at a slower pace; the report's own times of day stay."""
+
+    def times(values: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(at * factor for at in values)
+
+    def stretched(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    return replace(
+        report,
+        stages=tuple(
+            replace(s, started_ms=s.started_ms * factor, took_ms=s.took_ms * factor)
+            for s in report.stages
+        ),
+        messages=tuple(replace(m, at_ms=m.at_ms * factor) for m in report.messages),
+        paused_ms=stretched(report.paused_ms),
+        committed_ms=stretched(report.committed_ms),
+        first_token_ms=stretched(report.first_token_ms),
+        ended_ms=stretched(report.ended_ms),
+        downtime_ms=stretched(report.downtime_ms),
+        source_token_ms=times(report.source_token_ms),
+        destination_token_ms=times(report.destination_token_ms),
+    )
+
+
 class Player:
     """Plays moves between the instances of a made-up pool, one after another."""
 
@@ -238,7 +264,7 @@ class Player:
         else:
             report = committed() if elapsed_ms > 380 else going_on(elapsed_ms)
         return replace(
-            report,
+            slower(report, self.SLOWER),
             migration_id=f"play-{int(self._begin_unix_s)}-{number}",
             request_id=f"{source}-r{number % 8}",
             seq=10_000_000 if report.state.is_end else int(max(0.0, elapsed_ms)),

@@ -52,7 +52,7 @@ def test_a_label_stands_inside_only_if_it_fits() -> None:
     for lane in plot.lanes:
         for bar in lane.bars:
             if bar.anchor == "in":
-                assert len(bar.label) * gantt.CHAR_PX <= bar.width * gantt.PLOT_MIN_PX / 100
+                assert gantt.label_px(bar.label) <= bar.width * gantt.PLOT_MIN_PX / 100
     second = bars_of(plot, 1)["Copy 2"]
     assert (second.label, second.anchor) == ("2", "after")
 
@@ -63,16 +63,14 @@ def test_labels_beside_bars_cover_no_bar_and_no_other_label() -> None:
             spans = []
             for bar in lane.bars:
                 spans.append((bar.x, bar.x + bar.width))
-                wide = 100 * (len(bar.label) * gantt.CHAR_PX) / gantt.PLOT_MIN_PX
+                wide = 100 * gantt.label_px(bar.label) / gantt.PLOT_MIN_PX
                 if bar.anchor == "after":
                     spans.append((bar.x + bar.width, bar.x + bar.width + wide))
                 elif bar.anchor == "before":
                     spans.append((bar.x - wide, bar.x))
             spans.sort()
             # Bars of the least width may touch the next one.
-            assert all(
-                b[0] >= a[1] - gantt.BAR_MIN - 0.01 for a, b in pairwise(spans)
-            )
+            assert all(b[0] >= a[1] - gantt.BAR_MIN - 0.01 for a, b in pairwise(spans))
 
 
 def test_the_axis_of_a_move_that_goes_on_doubles_when_it_is_full() -> None:
@@ -81,6 +79,14 @@ def test_the_axis_of_a_move_that_goes_on_doubles_when_it_is_full() -> None:
         for at in (10.0, 49.0, 51.0, 180.0)
     ]
     assert widths == pytest.approx([100 * 10 / 50, 100 * 49 / 50, 51.0, 90.0], abs=0.02)
+
+
+def test_a_clock_that_was_set_back_turns_no_drawing_around() -> None:
+    report = moves.going_on(365.0)
+    plot = gantt.enlarged(replace(report, at_unix_s=report.started_unix_s - 60))
+    assert plot is not None
+    assert len(plot.ticks) > 1
+    assert gantt.overview(replace(report, at_unix_s=0.0)).lanes[0].bars[0].width > 60
 
 
 def test_bars_of_a_move_that_goes_on_end_where_the_report_ends() -> None:
@@ -142,6 +148,7 @@ def test_a_queued_move_has_no_copy_and_no_pause_to_enlarge() -> None:
     plot = gantt.overview(moves.queued())
     assert plot.lanes[1].bars == ()
     assert plot.lanes[0].bars[0].kind == "queued"
+    assert plot.pause is None
     assert gantt.enlarged(moves.queued()) is None
 
 
