@@ -28,8 +28,9 @@ TOKENS_TOLD: Final = 12
 """First tokens whose times the source is told: the pause among its neighbours."""
 TOKENS_WAIT_S: Final = 2.0
 """After that long it is told what there is."""
-KEPT_S: Final = 120.0
-"""How long an ended move can still be asked about: twice all of the source's timeouts."""
+KEPT_COMMIT_TIMEOUTS: Final = 4
+"""How long an ended move can still be asked about, in commit timeouts: the source asks after one of
+them and waits another one for the answer."""
 
 
 class DestinationMove:
@@ -136,7 +137,7 @@ class DestinationMove:
         if self.state in ENDS:
             if self.state is D.ADOPTED and not self._are_tokens_told:
                 self._tell_tokens(is_over=True)
-                self.deadline_s = self._office.clock() + KEPT_S
+                self.deadline_s = self._office.clock() + self._kept_s
             else:
                 self.is_forgettable = True
         elif self._receiving is not None:
@@ -168,6 +169,10 @@ class DestinationMove:
         settings = office.settings
         # The source gives up first, and says so; this is for one that says nothing.
         return 2 * settings.stage_timeout_s + settings.commit_timeout_s
+
+    @property
+    def _kept_s(self) -> float:
+        return KEPT_COMMIT_TIMEOUTS * self._office.settings.commit_timeout_s
 
     def _set_deadline(self) -> None:
         self.deadline_s = self._office.clock() + self._lease_s(self._office)
@@ -272,7 +277,7 @@ class DestinationMove:
         self._say(messages.Tokens(self.move, after_ms, is_final))
 
     def _end(self) -> None:
-        wait_s = TOKENS_WAIT_S if self.state is D.ADOPTED else KEPT_S
+        wait_s = TOKENS_WAIT_S if self.state is D.ADOPTED else self._kept_s
         self.deadline_s = self._office.clock() + wait_s
         if self.state is D.DISCARDED and self._code == "peer_lost":
             self._report_end(MoveState.ABORTED)
