@@ -3,10 +3,12 @@ behind when a move ends early."""
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 
+from engine_pool.errors import EngineFailed
 from engine_pool.ports import EngineRequest
 from engine_pool.types import PriorityClass
 from migration.ports import Held, Parked, Refusal
@@ -221,19 +223,42 @@ def test_a_queued_request_that_stays_keeps_its_turn(pair):
 
 
 def test_a_request_that_waits_for_its_grammar_moves_without_it(pair):
-    from vllm.sampling_params import StructuredOutputsParams
-
-    def rule() -> StructuredOutputsParams:
-        params = StructuredOutputsParams(regex="[1-9]{20}")
-        params._backend = "xgrammar"
-        return params
-
-    [stayed] = run_unmoved(pair, wish(prompt_of(40), structured_outputs=rule()))
-    waiting = pair.add(wish(prompt_of(40), structured_outputs=rule()))
+    [stayed] = run_unmoved(pair, wish(prompt_of(40), structured_outputs=digits()))
+    waiting = pair.add(wish(prompt_of(40), structured_outputs=digits()))
     assert pair.move(waiting).seen.is_queued
     assert not pair.engines[0].load().waiting
     pair.finish()
     assert pair.answers[waiting] == stayed
+
+
+def digits() -> object:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    params = StructuredOutputsParams(regex="[1-9]{20}")
+    params._backend = "xgrammar"
+    return params
+
+
+def test_a_request_whose_grammar_is_not_compiled_in_time_stays(pair):
+    [stayed] = run_unmoved(pair, wish(prompt_of(40), structured_outputs=digits()))
+    moved = pair.add(wish(prompt_of(40), structured_outputs=digits()))
+    pair.until(moved, 5)
+    source, destination = pair.engines
+    tokens = pair.look(moved).output_token_ids
+    assert isinstance(destination.moves.hold(pair.wishes[moved], tokens, 45), Held)
+    rule = destination._scheduler.requests[moved].structured_output_request
+    compiled: Future[object] = Future()
+    rule.grammar = compiled
+    assert source.moves.park(moved) is None
+    refusal = destination.moves.adopt(moved, pair.parked(moved))
+    assert refusal == Refusal("refused", "its grammar is not compiled yet")
+    compiled.set_exception(ValueError("no such rule"))
+    refusal = destination.moves.adopt(moved, pair.parked(moved))
+    assert refusal == Refusal("refused", "its grammar does not compile here: no such rule")
+    destination.moves.discard(moved)
+    source.moves.unpark(moved)
+    pair.finish()
+    assert pair.answers[moved] == stayed
 
 
 def crowd() -> list[EngineRequest]:
@@ -561,3 +586,38 @@ def test_a_parked_state_is_the_same_when_asked_twice(pair):
     assert source.moves.parked(moved) == first
     source.moves.unpark(moved)
     pair.finish()
+
+
+def test_a_vllm_without_what_is_used_here_does_not_start(engines, monkeypatch):
+    from engine_pool import vllm_hooks
+
+    vllm_hooks.check_version()
+    vllm_hooks.check_parts(engines[0]._core)
+    monkeypatch.setattr(vllm_hooks, "_PARTS", ("scheduler.running", "scheduler.gone"))
+    with pytest.raises(EngineFailed, match=r"has no EngineCore\.scheduler\.gone"):
+        vllm_hooks.check_parts(engines[0]._core)
+    monkeypatch.setattr(vllm_hooks, "_HOOKS", (("vllm.v1.request", "Request.gone"),))
+    with pytest.raises(EngineFailed, match=r"has no vllm\.v1\.request\.Request\.gone"):
+        vllm_hooks.check_version()
+
+
+def test_an_engine_whose_kv_cannot_move_says_so_and_serves(engines, monkeypatch):
+    """As with speculative decoding, several kinds of KV cache, more than one rank and the like."""
+    from engine_pool.vllm_shape import why_engine_cannot_move
+
+    engine = engines[0]
+    assert why_engine_cannot_move(engine._core) == ""
+    monkeypatch.setattr(engine._core.vllm_config.parallel_config, "tensor_parallel_size", 2)
+    why = why_engine_cannot_move(engine._core)
+    assert why == "the engine uses tensor parallelism; its requests do not move"
+    monkeypatch.undo()
+    monkeypatch.setattr(engine._scheduler, "hash_block_size", 16)
+    assert "mixed block sizes" in why_engine_cannot_move(engine._core)
+    monkeypatch.setattr(engine.moves, "_why_not", why)
+    one = wish(prompt_of(20), max_tokens=3)
+    assert engine.moves.hold(one, (), 0) == Refusal("refused", why)
+    engine.add(one)
+    engine.step()
+    assert engine.moves.look(one.request_id) == Refusal("refused", why)
+    assert engine.moves.park(one.request_id) == Refusal("refused", why)
+    run_dry(engine)
