@@ -11,20 +11,19 @@ only; what comes through is not encrypted, so the hosts must trust the network b
 """
 
 import contextlib
-import json
 import secrets
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore, Work
 
+from migration.channel_terms import ChannelOffer, ChannelTerms
 from migration.nccl import NcclPair
 from migration.ports import TransferFailed
 
@@ -41,39 +40,6 @@ ANSWER_TAG = LAST_TAG + 1
 
 BREAKING_TAG = ANSWER_TAG + LAST_TAG + 1
 """Nothing is ever sent with it."""
-
-Backend = Literal["gloo", "nccl"]
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOffer:
-    """What the joining process must know."""
-
-    host: str
-    port: int
-    name: str
-    """A random name of the two's own keys in the store."""
-    backend: Backend
-    chunk_bytes: int
-    """Both ends must cut alike."""
-
-    def as_text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> "ChannelOffer":
-        """Reads what `as_text` wrote.
-
-        Raises:
-            TransferFailed: it is something else.
-        """
-        try:
-            offer = cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise TransferFailed(f"not an offer of a channel: {text[:200]!r}") from error
-        if offer.backend not in ("gloo", "nccl") or offer.chunk_bytes < 1:
-            raise TransferFailed(f"not an offer of a channel: {text[:200]!r}")
-        return offer
 
 
 class PairGroup(Protocol):
@@ -152,19 +118,6 @@ class Channel:
             self._group.recv([scrap], self._peer, BREAKING_TAG).wait(BREAKING_WAIT)
         if self._nccl is not None:
             self._nccl.abort()
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelTerms:
-    """What one process wants of its channels."""
-
-    host: str
-    """Address of this host that peers reach; no name is looked up for an address."""
-    backend: Backend
-    timeout_s: float
-    chunk_bytes: int
-    device: torch.device
-    """Where the tensors are."""
 
 
 def offer_channel(terms: ChannelTerms) -> tuple[ChannelOffer, "Future[Channel]"]:

@@ -11,14 +11,8 @@ from concurrent.futures import Future
 
 import torch
 
-from migration.channels import (
-    Backend,
-    Channel,
-    ChannelOffer,
-    ChannelTerms,
-    join_channel,
-    offer_channel,
-)
+from migration.channel_terms import Backend, ChannelOffer, ChannelTerms
+from migration.channels import Channel, join_channel, offer_channel
 from migration.kv_line import Buffers, Job, Line, running_future
 from migration.ports import KvBlockIo, Transfer, TransferFailed
 

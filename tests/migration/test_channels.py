@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from migration.channels import Channel, ChannelOffer, ChannelTerms, join_channel, offer_channel
+from migration.channel_terms import ChannelOffer, ChannelTerms
+from migration.channels import Channel, join_channel, offer_channel
 from migration.ports import TransferFailed
 
 TERMS = ChannelTerms("127.0.0.1", "gloo", 20.0, 4096, torch.device("cpu"))
@@ -134,6 +135,15 @@ def test_an_offer_that_nobody_takes_up_fails():
     _, offering = offer_channel(HASTY)
     with pytest.raises(TransferFailed, match="not connected"):
         offering.result(ANSWER_S)
+
+
+def test_garbage_on_an_offers_port_does_not_keep_the_peer_out():
+    offer, offering = offer_channel(TERMS)
+    for greeting in (b"GET / HTTP/1.1\r\n\r\n", bytes(5000), b"\xff" * 5000, b""):
+        with socket.create_connection((offer.host, offer.port)) as stranger:
+            stranger.sendall(greeting)
+    join_channel(offer, TERMS).result(ANSWER_S)
+    offering.result(ANSWER_S)
 
 
 def test_a_joiner_is_told_when_nobody_is_there():
