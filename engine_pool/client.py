@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 RESTART_AFTER_S = 1.0
 """Before a task that broke is started anew: not so soon that it fills the log."""
 
+STOP_TRIES = 4
+STOP_TRY_S = 0.5
+"""A task that is cancelled ends within milliseconds."""
+
 
 class PoolGate(EngineGate, MoveGate, Protocol):
     """The whole way to engine actors; RayGate, or a fake in tests."""
@@ -95,9 +99,7 @@ class PoolClient:
     async def stop(self) -> None:
         """Ends what `start` began and closes the connections; open streams get an error."""
         await self.dispatcher.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _end(self._tasks)
         self._tasks = []
         await self.store.aclose()
 
@@ -111,6 +113,21 @@ class PoolClient:
 def pool_client() -> PoolClient:
     """Returns this process's client, set up from the environment. Raises: ConfigError."""
     return PoolClient(PoolConfig.from_env(os.environ))
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancels tasks until they have ended; gives up on one that does not end."""
+    pending = set(tasks)
+    for _ in range(STOP_TRIES):
+        if not pending:
+            return
+        for task in pending:
+            # More than once: Python 3.11's wait_for, which the store's client uses, swallows a
+            # cancellation that comes when its work is done.
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=STOP_TRY_S)
+    if pending:
+        logger.error("did not end: %s", ", ".join(task.get_name() for task in pending))
 
 
 async def _keep(name: str, run: "functools.partial[Coroutine[Any, Any, None]] | Any") -> None:

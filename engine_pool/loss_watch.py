@@ -161,6 +161,11 @@ class LossWatch:
                 # The reader ends the stream, if the store stays away; the ticks come back to it.
                 logger.warning("could not end %s: %s", stream.request_id, error)
                 stream.absent_ticks = 0
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # Python 3.11's wait_for, which the store's client uses, swallows a cancellation
+                # that comes when its work is done.
+                raise asyncio.CancelledError
 
     async def _end(self, stream: Stream, lost: InstanceName, message: str) -> None:
         """Closes the log, unless somebody else goes on with it."""

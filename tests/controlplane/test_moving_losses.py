@@ -306,6 +306,18 @@ async def test_a_stream_learns_of_an_instance_that_it_reached_first(
         await until(lambda: p.error == InstanceLost.code)
 
 
+async def test_the_last_report_of_a_lost_instance_holds_nothing(store_url: str) -> None:
+    async with one_request(store_url) as p:
+        view = p.client.view
+        p.report("i-01", running=("a",))
+        p.report("i-02", running=("a",))
+        assert [s.instance for s in view.holders("a")] == ["i-01", "i-02"]
+        view.apply(LOST)
+        assert [s.instance for s in view.holders("a")] == ["i-02"]
+        view.apply(status_of("i-02", InstanceState.STARTING, "b"))
+        assert view.holder("a") is None
+
+
 async def test_the_ledger_counts_a_moved_request_where_it_is(store_url: str) -> None:
     async with one_request(store_url) as p:
         p.client.view.apply(move_of("a", MoveState.COMMITTED))
