@@ -71,7 +71,9 @@ class Channel:
         try:
             # By NCCL gloo carries the word that the send has been issued.
             issued = None if self._nccl is None else self._nccl.begin_send(tensor)
-            sending = self._group.send([self._nothing if issued else tensor], self._peer, tag)
+            sending = self._group.send(
+                [tensor if issued is None else self._nothing], self._peer, tag
+            )
             answer = self._group.recv([self._answered], self._peer, ANSWER_TAG + tag)
             # In this order: gloo may forget a send whose peer leaves that moment, until it times
             # out; a receive fails at once.
@@ -103,6 +105,7 @@ class Channel:
             TransferFailed: the channel is broken now.
         """
         try:
+            # Gloo forgets a send whose Work is dropped before it has gone out.
             if self._answering is not None:
                 self._answering.wait(self._timeout)
             self._answering = self._group.send([self._nothing], self._peer, ANSWER_TAG + tag)
