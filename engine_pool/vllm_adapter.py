@@ -21,6 +21,7 @@ from engine_pool.errors import EngineFailed, EngineRefused
 from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
 from engine_pool.types import PriorityClass, RequestId, RequestLoad
 from engine_pool.vllm_detail import encode_detail
+from engine_pool.vllm_generators import make_draws_revocable
 from engine_pool.vllm_hooks import check_parts, check_version
 from engine_pool.vllm_kv import VllmKv
 from engine_pool.vllm_moves import VllmMoves, is_running
@@ -69,6 +70,8 @@ class VllmEngine:
         self._classes: dict[RequestId, PriorityClass] = {}
         self._preemptions_total = 0
         self._preemptions: dict[RequestId, int] = {}
+        if is_cpu:
+            make_draws_revocable(self._core.model_executor.driver_worker.model_runner)
         self._kv, self._moves = self._movable()
         self._warm_up()
         _return_freed_memory()

@@ -73,7 +73,7 @@ _PARTS = (
 """Attributes that exist on an engine only."""
 
 _V1_RUNNER_PARTS = (
-    "model_executor.driver_worker.model_runner.input_batch",
+    "model_executor.driver_worker.model_runner.input_batch.generators",
     "model_executor.driver_worker.model_runner.num_prompt_logprobs",
     "model_executor.driver_worker.model_runner.requests",
 )

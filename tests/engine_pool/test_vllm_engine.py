@@ -193,3 +193,19 @@ def test_a_payload_of_another_request_is_refused(engine):
 
     with pytest.raises(EngineRefused, match="is request a's"):
         engine.add(replace(wish("a"), request_id="b"))
+
+
+@pytest.mark.parametrize("moment", ["alone", "beside another"])
+def test_a_seeded_prompt_in_chunks_answers_as_one_in_a_piece(engine, moment: str) -> None:
+    sampling = {"temperature": 1.1, "seed": 5, "max_tokens": 8, "logprobs": 1}
+    prompt = [3 + n * 7 % 900 for n in range(200)]
+    whole = run(engine, wish("whole", prompt=prompt, **sampling))["whole"]
+    scheduler = engine._scheduler
+    scheduler.reset_prefix_cache()
+    budget, scheduler.max_num_scheduled_tokens = scheduler.max_num_scheduled_tokens, 48
+    try:
+        others = [] if moment == "alone" else [wish("other", temperature=0.9, seed=9)]
+        cut = run(engine, *others, wish("cut", prompt=prompt, **sampling))["cut"]
+    finally:
+        scheduler.max_num_scheduled_tokens = budget
+    assert tokens(cut) == tokens(whole)
