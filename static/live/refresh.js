@@ -1,5 +1,6 @@
 // Fetches parts of the page anew: an element with `data-refresh` is asked for from that address each
-// `data-every-ms`, until the answer no longer has the attribute. Only what differs is replaced.
+// `data-every-ms`, until the answer no longer has the attribute. Only those of its `data-part`s are
+// replaced that differ, and not one with `data-hold` that is pointed at.
 
 import { localTimes } from "./dom.js";
 import { live } from "./socket.js";
@@ -7,18 +8,21 @@ import { live } from "./socket.js";
 const RETRY_MS = 2000;
 const TIMEOUT_MS = 5000;
 
+/** Somebody reads or is about to press something here. @param {Element} part */
+const isRead = (part) => part.hasAttribute("data-hold") && part.matches(":hover, :has(:focus-visible)");
+
 /** Replaces those `[data-part]` elements that differ. @param {Element} old @param {Element} fresh */
 function update(old, fresh) {
   const known = new Map([...old.querySelectorAll("[data-part]")].map((e) => [e.getAttribute("data-part"), e]));
   const wanted = [...fresh.querySelectorAll("[data-part]")];
   const names = wanted.map((e) => e.getAttribute("data-part"));
   if (names.join() !== [...known.keys()].join()) {
-    old.replaceChildren(...fresh.childNodes);
+    if (![...known.values()].some(isRead)) old.replaceChildren(...fresh.childNodes);
   } else {
     for (const part of wanted) {
       const before = /** @type {Element} */ (known.get(part.getAttribute("data-part")));
       localTimes(part);
-      if (!before.isEqualNode(part)) replace(before, part);
+      if (!isRead(before) && !before.isEqualNode(part)) replace(before, part);
     }
   }
   localTimes(old);
@@ -39,11 +43,7 @@ function replace(before, part) {
   /** @type {HTMLElement | undefined} */ (again)?.focus();
 }
 
-/** @param {Element} element */
-function isHeld(element) {
-  const reads = element.hasAttribute("data-hold") && element.matches(":hover, :focus-within");
-  return document.hidden || live.paused || reads || document.querySelector("dialog[open]") !== null;
-}
+const isHeld = () => document.hidden || live.paused || document.querySelector("dialog[open]") !== null;
 
 /** @param {Element} element */
 async function follow(element) {
@@ -51,7 +51,7 @@ async function follow(element) {
   if (url === null || !element.isConnected) return;
   const every_ms = Number(element.getAttribute("data-every-ms"));
   let wait_ms = every_ms;
-  if (!isHeld(element)) {
+  if (!isHeld()) {
     try {
       const answer = await fetch(url, { headers: { "HX-Request": "true" }, signal: AbortSignal.timeout(TIMEOUT_MS) });
       // The login page, or a refusal: the strip says that the session ended.
@@ -61,8 +61,7 @@ async function follow(element) {
       }
       if (!answer.ok) throw new Error(String(answer.status));
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(element.id);
-      // Somebody may have begun to point at it meanwhile.
-      if (fresh && !isHeld(element)) update(element, fresh);
+      if (fresh && !isHeld()) update(element, fresh);
       element.removeAttribute("data-old");
     } catch {
       element.setAttribute("data-old", "");

@@ -22,7 +22,7 @@ def committed(*, started_unix_s: float = STARTED_UNIX_S, migration_id: str = "mi
     return MoveReport(
         migration_id=migration_id,
         request_id="req-8f2c41",
-        seq=14,
+        seq=1000,
         state=MoveState.COMMITTED,
         source="i-02",
         source_incarnation="one",

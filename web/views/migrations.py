@@ -14,6 +14,7 @@ from controlplane.fleet import move_selectors as selectors
 from controlplane.fleet.moves import migration_cancel
 from controlplane.fleet.watch import fleet_watch
 from engine_pool.errors import PoolError
+from migration.report import MoveReport, MoveState
 from web import gantt, gaps, move_words
 from web.scatter import scatter
 from web.views.frame import operators_only, render_page
@@ -97,6 +98,7 @@ def _one(
         "words": move_words.words_of(report, picture.at_unix_s),
         "is_silent": move_words.is_silent(report, picture.at_unix_s),
         "can_cancel": move_words.can_cancel(report),
+        "can_move_back": _can_move_back(report),
         "tiles": move_words.tiles_of(report),
         "overview": gantt.overview(report),
         "enlarged": gantt.enlarged(report),
@@ -113,6 +115,13 @@ def _one(
         response = render_page(request, "migrations/page.html", picture, context)
     response.status_code = status
     return response
+
+
+def _can_move_back(report: MoveReport) -> bool:
+    load = fleet_watch().observer.load(report.destination)
+    if report.state is not MoveState.COMMITTED or load is None:
+        return False
+    return any(r.request_id == report.request_id for r in (*load.running, *load.waiting))
 
 
 def _given(**values: str) -> dict[str, str]:

@@ -44,6 +44,8 @@ def migrate(request: HttpRequest, request_id: str) -> HttpResponse:
     reason = request.POST.get("reason", "")[:REASON_MAX_CHARS]
     if request.method != "POST":
         return _dialog(request, request_id, wanted, reason, "", 200)
+    if "destination" not in request.POST:
+        return _dialog(request, request_id, wanted, reason, "Choose where it goes.", 400)
     if not reason.strip():
         return _dialog(request, request_id, wanted, reason, "Say why: it goes into the log.", 400)
     try:
@@ -122,12 +124,15 @@ def _dialog(
     else:
         fit, unfit = choices_of(plan)
         token_bytes, forecast = _measured(plan)
+        if wanted and not any(c.instance == wanted for c in fit):
+            why = next((c.why_not for c in unfit if c.instance == wanted), "there is none")
+            context["error"] = error or f"{wanted} cannot take it: {why}."
         context |= {
             "plan": plan,
             "size": size_words(plan, token_bytes),
             "forecast": forecast,
             "source_freeness": steps(plan.source_freeness_steps),
-            "fit": fit[:FIT_SHOWN],
+            "fit": [c for i, c in enumerate(fit) if i < FIT_SHOWN or c.instance == wanted],
             "fit_left_out": max(0, len(fit) - FIT_SHOWN),
             "unfit": unfit[:UNFIT_SHOWN],
             "unfit_left_out": max(0, len(unfit) - UNFIT_SHOWN),
