@@ -37,7 +37,7 @@ class PoolConfig:
     max_model_len: int | None = None
     """FERRY_MAX_MODEL_LEN, tokens: longest prompt plus output; None: what the model allows."""
     kv_cache_gib: float = 0.5
-    """FERRY_KV_CACHE_GIB, GiB of KV cache an engine; on the default model 0.5 GiB are about 23,000
+    """FERRY_KV_CACHE_GIB, GiB of KV cache an engine, over all its ranks; on the default model 0.5 GiB are about 23,000
     tokens."""
     max_running: int = 64
     """FERRY_MAX_RUNNING: requests in one step (vLLM's max_num_seqs)."""
@@ -45,6 +45,9 @@ class PoolConfig:
     """FERRY_ENGINE_THREADS: CPU threads of an engine's forward pass; 0: the machine's cores
     divided by the instances. More threads than cores, or cores that others use, make each step
     much slower."""
+    tensor_parallel: int = 1
+    """FERRY_TENSOR_PARALLEL, 1-64: ranks that an engine's model is split over, each a process with
+    a GPU of its own (on CPU a share of the engine's threads). It divides the model's heads."""
     engine_memory_gib: float = 2.0
     """FERRY_ENGINE_MEMORY_GIB, GiB that an engine needs besides its KV cache; checked before
     start."""
@@ -92,9 +95,10 @@ class PoolConfig:
     migration_copy_share: float = 0.25
     """FERRY_MIGRATION_COPY_SHARE, above 0 to 1: part of the time that copying takes before the
     pause, so that decoding keeps its processor. 1 where copies cost none (GPU)."""
-    migration_chunk_mib: float = 1.0
+    migration_chunk_mib: float = 4.0
     """FERRY_MIGRATION_CHUNK_MIB, MiB: size of the buffer that blocks are fused in, at least one
-    block. It bounds the memory of a move and for how long it has the memory bus."""
+    block. Each chunk is answered, which costs 2 to 4 ms where the cores are busy; larger ones have
+    the memory bus for longer. The same on all engines of a pool."""
     migration_stage_timeout_s: float = 30.0
     """FERRY_MIGRATION_STAGE_TIMEOUT_S: longest time in which a copy must get on. Above any step of
     an engine in mid prefill, since room is given between two steps."""
@@ -127,6 +131,9 @@ class PoolConfig:
             max_running=_read(environ, "FERRY_MAX_RUNNING", _integer(1, 4096), default.max_running),
             engine_threads=_read(
                 environ, "FERRY_ENGINE_THREADS", _integer(0, 1024), default.engine_threads
+            ),
+            tensor_parallel=_read(
+                environ, "FERRY_TENSOR_PARALLEL", _integer(1, 64), default.tensor_parallel
             ),
             engine_memory_gib=_read(
                 environ, "FERRY_ENGINE_MEMORY_GIB", _number(0.1), default.engine_memory_gib
