@@ -136,9 +136,16 @@ class Bulletin:
         pipe.execute()
 
     def report_move_end(self, end: MoveEnd) -> None:
-        """Ends a move in the view whose source cannot say so any more; nothing when it has."""
+        """Ends a move in the view whose source cannot say so any more; nothing when it has.
+
+        The first end stands: a source that asks what became of its commit reports on after its
+        destination has said so, and may die then.
+        """
         found: bytes | None = self._store.hget(MOVES, end.migration_id)
         if found is None:
+            return
+        if self._has_ended(end.migration_id):
+            self._store.hdel(MOVES, end.migration_id)
             return
         last = decode_move(found)
         self.report_move(
@@ -151,6 +158,10 @@ class Bulletin:
                 abort_reason="" if end.state is MoveState.COMMITTED else end.why,
             )
         )
+
+    def _has_ended(self, migration_id: str) -> bool:
+        entries = self._store.xrevrange(MOVES_ENDED)
+        return any(decode_move(fields[b"m"]).migration_id == migration_id for _, fields in entries)
 
     def report_sample(self, sample: FleetSample) -> None:
         """Keeps a second of history; nobody is told, since the pages sample the live view
