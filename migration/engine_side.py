@@ -95,6 +95,10 @@ class EngineSide:
             stream.end_parked = end_parked
 
             def settle() -> bool:
+                if self._loop.stream(request_id) is not stream:
+                    why = "the request ended with the step that was in flight"
+                    answer(Refusal("request_finished", why))
+                    return True
                 if stream.end_parked is not end_parked:
                     return True  # unparked or ended meanwhile
                 parked = moves.parked(request_id)
