@@ -7,6 +7,7 @@ are not there, or end where the report ends.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from controlplane.fleet.live_moves import abort_words, went_on
 from migration.report import TOKEN_TIMES_KEPT, MessageReport, MoveReport, MoveState, StageReport
 from web.move_units import megabytes, milliseconds, plural, rate
 
@@ -20,8 +21,8 @@ ANSWERS: Final = {
 AFTER_SHARE: Final = 0.12
 """What a drawing shows of the time after the move, as a share of the move."""
 AFTER_TOKENS: Final = 2.6
-JOINED_MS: Final = 1.0
-"""Between two questions that look like one: no drawing shows less."""
+JOINED_SHARE: Final = 0.003
+"""Of the move, between two questions that look like one: no drawing shows less."""
 
 
 class Span(NamedTuple):
@@ -73,11 +74,8 @@ def source(report: MoveReport) -> Iterator[Span]:
     tokens = tokens_meanwhile(report)
     words = "decodes" if tokens is None else f"decodes, {plural(tokens, 'token')} meanwhile"
     yield Span("source", 0.0, end_ms, (words, "decodes"), words)
-    if report.state is MoveState.ABORTED:
-        if report.paused_ms is not None and _goes_on(report):
-            yield Span("source", elapsed_ms(report), lasts_ms(report), ("goes on",), "goes on")
-        elif _goes_on(report):
-            yield Span("source", end_ms, lasts_ms(report), ("goes on",), "goes on")
+    if went_on(report):
+        yield Span("source", elapsed_ms(report), lasts_ms(report), ("goes on",), "goes on")
 
 
 def tokens_meanwhile(report: MoveReport) -> int | None:
@@ -108,7 +106,7 @@ def transfer(report: MoveReport, *, is_short: bool = False) -> Iterator[Span]:
         yield Span(kind, stage.started_ms, stage.started_ms + stage.took_ms, labels, words)
     if report.state is MoveState.ABORTED and not is_short:
         at_ms = elapsed_ms(report)
-        reason = f"✕ {report.abort_reason or report.abort_code.replace('_', ' ')}"
+        reason = f"✕ {abort_words(report)}"
         yield Span("abort", at_ms, at_ms, (reason, "✕ aborted", "✕"), reason)
 
 
@@ -116,7 +114,8 @@ def handshake(report: MoveReport, *, is_short: bool = False) -> Iterator[Span]:
     """Yields the questions of the source, from each to its answer; two at once are one."""
     before: Span | None = None
     for span in _questions(report, is_short=is_short):
-        if before is not None and span.kind == before.kind and _joins(before, span):
+        joins_ms = JOINED_SHARE * elapsed_ms(report)
+        if before and span.kind == before.kind and span.start_ms - before.end_ms < joins_ms:
             before = before._replace(end_ms=span.end_ms)
             continue
         if before is not None:
@@ -124,10 +123,6 @@ def handshake(report: MoveReport, *, is_short: bool = False) -> Iterator[Span]:
         before = span
     if before is not None:
         yield before
-
-
-def _joins(before: Span, span: Span) -> bool:
-    return span.start_ms - before.end_ms < JOINED_MS
 
 
 def _questions(report: MoveReport, *, is_short: bool) -> Iterator[Span]:
@@ -224,10 +219,6 @@ def _stage_words(report: MoveReport, stage: StageReport) -> str:
     if stage.took_ms <= 0:
         return words
     return f"{words} in {milliseconds(stage.took_ms)} · {rate(stage.bytes, stage.took_ms)} GB/s"
-
-
-def _goes_on(report: MoveReport) -> bool:
-    return report.abort_code not in ("request_finished", "client_cancelled")
 
 
 def _answer(messages: tuple[MessageReport, ...], names: tuple[str, ...]) -> MessageReport | None:

@@ -1,10 +1,11 @@
-"""What a page says of one move, in words: title, sentence, tiles, tables. Pure.
+"""What a page says of one move, in words: title, sentence, tables. Pure.
 
 Nothing is claimed that the report does not hold: a value that nobody measured is a dash.
 """
 
 from typing import Final, NamedTuple
 
+from controlplane.fleet.live_moves import ENDED_FIRST, abort_words, went_on
 from controlplane.fleet.tiles import DASH, number
 from migration.report import MoveReport, MoveState, StageReport
 from web.move_spans import elapsed_ms, is_done, usual_gap_ms
@@ -12,7 +13,6 @@ from web.move_units import megabytes, milliseconds, plural, rate, short_ms, step
 
 STALE_AFTER_S: Final = 5.0
 """A move that goes on and was not reported for so long may have lost its source."""
-ENDED_FIRST: Final = ("request_finished", "client_cancelled")
 CANCEL_STATES: Final = (MoveState.ASKED, MoveState.RESERVING, MoveState.COPYING)
 
 
@@ -25,13 +25,6 @@ class Words(NamedTuple):
     between: str
     state: str
     sentence: str
-
-
-class Tile(NamedTuple):
-    label: str
-    value: str
-    unit: str
-    context: str
 
 
 class StageRow(NamedTuple):
@@ -59,7 +52,8 @@ def words_of(report: MoveReport, now_unix_s: float) -> Words:
     if report.state is MoveState.ABORTED:
         if report.abort_code in ENDED_FIRST:
             return Words("ended on", (source,), "", state, _aborted(report))
-        return Words("stayed on", (source,), "", state, _aborted(report))
+        verb = "stayed on" if went_on(report) else "did not move from"
+        return Words(verb, (source,), "", state, _aborted(report))
     return Words("moves from", (source, destination), "to", state, _going_on(report, now_unix_s))
 
 
@@ -71,26 +65,6 @@ def is_silent(report: MoveReport, now_unix_s: float) -> bool:
 def can_cancel(report: MoveReport) -> bool:
     """Says whether a cancel can still have its effect: before the pause."""
     return report.state in CANCEL_STATES
-
-
-def tiles_of(report: MoveReport) -> tuple[Tile, ...]:
-    """Returns the six numbers of a move."""
-    copies = [s for s in report.stages if not s.is_last]
-    last = len(report.stages) - len(copies)
-    ending = "from asked to committed"
-    if report.state is MoveState.ABORTED:
-        ending = "from asked to aborted"
-    elif not report.state.is_end:
-        ending = "so far"
-    total = milliseconds(elapsed_ms(report)).rpartition(" ")
-    return (
-        _waited(report),
-        Tile("Total", total[0], total[2], ending),
-        Tile("Stages", _stage_count(report, len(copies), last), "", _stage_context(report)),
-        Tile("Sent", megabytes(report.sent_bytes), "MB", _sent_context(report)),
-        _slowed(report),
-        _tokens(report),
-    )
 
 
 def stage_rows(report: MoveReport) -> tuple[StageRow, ...]:
@@ -115,7 +89,7 @@ def stage_rows(report: MoveReport) -> tuple[StageRow, ...]:
         note = f"{report.destination} owns the request"
         rows.append(_event_row("Committed", report.committed_ms, DASH, note))
     if report.state is MoveState.ABORTED:
-        note = f"stays on {report.source}" if report.abort_code not in ENDED_FIRST else "it ended"
+        note = f"stays on {report.source}" if went_on(report) else ""
         rows.append(_event_row("Aborted", elapsed_ms(report), DASH, note))
     return tuple(rows)
 
@@ -147,7 +121,7 @@ def why_facts(report: MoveReport) -> tuple[Fact, ...]:
 
 def freed(report: MoveReport) -> str:
     """Says what became of what the destination held for a move that was given up."""
-    if report.state is not MoveState.ABORTED:
+    if report.state is not MoveState.ABORTED or report.ended_ms is None:
         return ""
     if report.abort_code == "peer_lost":
         return f"What {report.destination} held for it went with {report.destination}."
@@ -161,7 +135,7 @@ def _committed(report: MoveReport) -> str:
     if report.is_queued:
         return "It was waiting in the queue, so it moved without a copy."
     if report.downtime_ms is None:
-        return "How long its reader waited is not reported yet."
+        return "How long its reader waited was not told."
     usual = usual_gap_ms(report)
     waited = milliseconds(report.downtime_ms)
     if usual is None:
@@ -170,16 +144,13 @@ def _committed(report: MoveReport) -> str:
 
 
 def _aborted(report: MoveReport) -> str:
-    reason = report.abort_reason or report.abort_code.replace("_", " ") or "no reason was given"
-    if report.abort_code in ENDED_FIRST:
-        return f"Not moved: {reason.rstrip('.')}. {freed(report)}"
+    reason = abort_words(report)
+    if not went_on(report):
+        return f"Not moved: {reason}. {freed(report)}".rstrip()
     noticed = "its reader noticed nothing"
     if report.paused_ms is not None:
         noticed = f"it stood still for {milliseconds(elapsed_ms(report) - report.paused_ms)}"
-    return (
-        f"Not moved: {reason.rstrip('.')}. It went on at {report.source}; {noticed}. "
-        f"{freed(report)}"
-    )
+    return f"Not moved: {reason}. It went on at {report.source}; {noticed}. {freed(report)}"
 
 
 def _going_on(report: MoveReport, now_unix_s: float) -> str:
@@ -189,66 +160,6 @@ def _going_on(report: MoveReport, now_unix_s: float) -> str:
     if report.state in (MoveState.PAUSED, MoveState.COMMITTING):
         return "Nobody decodes it for this moment: the last blocks go over."
     return f"It goes on decoding at {report.source} meanwhile."
-
-
-def _waited(report: MoveReport) -> Tile:
-    label = "Reader waited"
-    if report.downtime_ms is None:
-        why = "not reported yet"
-        if report.is_queued:
-            why = "it was in the queue"
-        elif report.state is MoveState.ABORTED:
-            why = "it did not move"
-        elif not report.state.is_end:
-            why = "it decodes at its source"
-        return Tile(label, DASH, "ms", why)
-    usual = usual_gap_ms(report)
-    value, _, unit = milliseconds(report.downtime_ms).rpartition(" ")
-    if not usual:
-        return Tile(label, value, unit, "from token to token")
-    times = report.downtime_ms / usual
-    return Tile(label, value, unit, f"{times:.1f} of its usual gaps of {milliseconds(usual)}")
-
-
-def _stage_count(report: MoveReport, copies: int, last: int) -> str:
-    if report.is_queued:
-        return "0"
-    if not report.stages and not report.state.is_end:
-        return DASH
-    return f"{copies} + {last}" if last else str(copies)
-
-
-def _stage_context(report: MoveReport) -> str:
-    if report.is_queued:
-        return "queued: nothing to copy"
-    if report.blocks_left is not None and not report.state.is_end:
-        return f"{plural(report.blocks_left, 'complete block')} left"
-    return "copies and the last blocks"
-
-
-def _sent_context(report: MoveReport) -> str:
-    blocks = sum(s.blocks for s in report.stages)
-    words = plural(blocks, "block")
-    if report.cached_blocks:
-        return f"{words}, {number(report.cached_blocks)} more were cached"
-    if report.tokens_at_pause is not None:
-        return f"{words}, {plural(report.tokens_at_pause, 'token')}"
-    return words
-
-
-def _slowed(report: MoveReport) -> Tile:
-    label, now, before = "Source slowed by", report.source_step_ms, report.source_step_before_ms
-    if now is None or not before:
-        return Tile(label, DASH, "%", "no steps to compare")
-    share = f"{100 * (now / before - 1):.1f}".replace("-", "\u2212")
-    return Tile(label, share, "%", f"step {milliseconds(before)} before, {milliseconds(now)} now")
-
-
-def _tokens(report: MoveReport) -> Tile:
-    at_pause = report.output_tokens_at_pause
-    if at_pause is None:
-        return Tile("Output tokens", DASH, "", "counted at the pause")
-    return Tile("Output tokens", number(at_pause), "", "produced before the pause")
 
 
 def _pause_note(report: MoveReport) -> str:

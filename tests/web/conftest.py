@@ -10,6 +10,9 @@ from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
 from controlplane.fleet import observer as observers
+from engine_pool.errors import InstanceLost
+from engine_pool.live_view import LiveView
+from engine_pool.moves import Moves
 from engine_pool.types import FleetEvent, InstanceLoad, InstanceName, InstanceStatus
 from migration.report import MoveReport
 from tests.web import fake_pool
@@ -58,6 +61,27 @@ class FakeWatch:
         return self.samples
 
 
+class Gate:
+    """In place of the way to the engines: takes every move, or says why not."""
+
+    def __init__(self) -> None:
+        self.wishes: list[dict[str, object]] = []
+        self.refusal: tuple[str, str] | None = None
+        self.is_lost = False
+
+    async def migrate(self, actor: str, wish: dict[str, object]) -> tuple[str, str] | None:
+        if self.is_lost:
+            raise InstanceLost("i-02 did not answer.")
+        self.wishes.append(wish)
+        return self.refusal
+
+    async def cancel_move(self, actor: str, migration_id: str) -> bool:
+        return True
+
+    async def measure(self, actor: str, destination_actor: str, size: int) -> dict[str, float]:
+        return {"bytes_per_s": 1e9, "round_trip_ms": 0.5}
+
+
 @pytest.fixture
 def view() -> FakeView:
     return FakeView()
@@ -97,6 +121,22 @@ def pool(view: FakeView, watch: FakeWatch) -> Callable[[int], FakeWatch]:
         return watch
 
     return make
+
+
+@pytest.fixture
+def live(watch: FakeWatch, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A live view of eight instances and a fake way to their engines."""
+    view, gate = LiveView(None), Gate()  # type: ignore[arg-type]
+    for status, load in fake_pool.reports(8, 1, time.time()):
+        view.apply(status)
+        view.apply(load)
+    client = SimpleNamespace(
+        view=view, moves=Moves(view, gate), config=SimpleNamespace(pool="default"), gate=gate
+    )
+    for module in ("moves", "move_selectors"):
+        monkeypatch.setattr(f"controlplane.fleet.{module}.pool_client", lambda: client)
+    monkeypatch.setattr(watch.observer, "_live", view)
+    return client
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from engine_pool.types import (
     RequestLoad,
 )
 from engine_pool.view import STATUSES, Bulletin
-from tests.web import moves
+from tests.web import moves, moves_player
 
 CAPACITY_TOKENS = 13_616
 BLOCK_TOKENS = 16
@@ -198,7 +198,7 @@ def main() -> None:
         bulletin.report_event(event)
     for move in moves.several(now_unix_s) if count > 2 else ():
         bulletin.report_move(move)
-    player = moves.Player(list(map(str, names(count))), now_unix_s)
+    player = moves_player.Player(list(map(str, names(count))), now_unix_s)
     seq = 10_000
     until_s = now_unix_s + arguments.seconds
     sampled_s = statuses_s = 0.0

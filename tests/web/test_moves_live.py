@@ -120,6 +120,7 @@ def test_a_reader_who_stood_still_did_see_something() -> None:
 def test_a_request_that_ended_did_not_go_on() -> None:
     ended = replace(moves.aborted(), abort_code="request_finished", abort_reason="it finished")
     assert move_events([ended])["move/mig-2"].detail == "it finished."
+    assert move_row(ended, ended.at_unix_s).line == "aborted: it finished"
 
 
 def test_a_group_grows_under_its_first_key() -> None:

@@ -15,7 +15,7 @@ from controlplane.fleet.moves import migration_cancel
 from controlplane.fleet.watch import fleet_watch
 from engine_pool.errors import PoolError
 from migration.report import MoveReport, MoveState
-from web import gantt, gaps, move_words
+from web import gantt, gaps, move_tiles, move_words
 from web.scatter import scatter
 from web.views.frame import operators_only, render_page
 
@@ -99,7 +99,7 @@ def _one(
         "is_silent": move_words.is_silent(report, picture.at_unix_s),
         "can_cancel": move_words.can_cancel(report),
         "can_move_back": _can_move_back(report),
-        "tiles": move_words.tiles_of(report),
+        "tiles": move_tiles.tiles_of(report),
         "overview": gantt.overview(report),
         "enlarged": gantt.enlarged(report),
         "gaps": gaps.gap_plot(report),

@@ -71,7 +71,7 @@ def _page(request: HttpRequest, lengths: str, error: str = "", status: int = 200
             "forecasts": preflight_words.forecast_rows(report),
             "obstacles": preflight_words.obstacle_rows(report),
             "step": milliseconds(report.step_ms),
-            "block": plural(report.block_size_tokens or 0, "token"),
+            "block_words": plural(report.block_size_tokens or 0, "token"),
             "is_old": set(report.serving)
             != {name for name, row in picture.rows.items() if row.state == "serving"},
         }

@@ -22,6 +22,8 @@ ROWS_MAX: Final = 12
 """Rows that the page may know of; as many arcs can be told apart."""
 GROUP_GAP_S: Final = 60.0
 """Moves between the same two instances that follow each other so closely are one event."""
+ENDED_FIRST: Final = ("request_finished", "client_cancelled")
+"""Abort codes of a request that was over before it moved."""
 COPIES_DRAWN: Final = 2
 """Two are the rule; more are drawn when they come."""
 
@@ -60,6 +62,25 @@ class MoveCounts:
 
     def moves_out(self, instance: str) -> int:
         return self.out_of[instance] if self.out_of else 0
+
+
+def went_on(move: MoveReport) -> bool:
+    """Says whether a request whose move was aborted went on at its source.
+
+    Without the time of the end somebody else told it, after the source was lost.
+    """
+    is_told = move.state is MoveState.ABORTED and move.ended_ms is not None
+    return is_told and move.abort_code not in ENDED_FIRST
+
+
+def abort_words(move: MoveReport) -> str:
+    """Returns why a move was aborted, naming who had no room."""
+    reason = (move.abort_reason or move.abort_code.replace("_", " ") or "no reason given").rstrip(
+        "."
+    )
+    if move.abort_code == "no_blocks" and move.destination not in reason:
+        return f"{move.destination} had no room: {reason}"
+    return reason
 
 
 def move_rows(moves: Iterable[MoveReport], now_unix_s: float) -> dict[str, MoveRow]:
@@ -143,10 +164,10 @@ def _event(group: Sequence[MoveReport]) -> EventRow:
     last = group[-1]
     at_unix_s = round(last.at_unix_s, 3)
     if last.state is MoveState.ABORTED:
-        noticed = "; its reader saw nothing" if last.paused_ms is None else ""
-        detail = f"{_reason(last)}. It went on at {last.source}{noticed}."
-        if last.abort_code in ("request_finished", "client_cancelled"):
-            detail = f"{_reason(last)}."
+        detail = f"{abort_words(last)}."
+        if went_on(last):
+            noticed = "; its reader saw nothing" if last.paused_ms is None else ""
+            detail += f" It went on at {last.source}{noticed}."
         headline = f"Move of {last.request_id} aborted"
         link = f"/migrations/{last.migration_id}/"
         return EventRow(at_unix_s, "move_aborted", headline, detail, last.source, "info", link)
@@ -161,10 +182,6 @@ def _event(group: Sequence[MoveReport]) -> EventRow:
         headline = f"{last.source} → {last.destination}: {len(group)} moves"
         link = f"/migrations/?instance={last.source}"
     return EventRow(at_unix_s, "moved", headline, f"{why}.{waited}", last.source, "info", link)
-
-
-def _reason(move: MoveReport) -> str:
-    return (move.abort_reason or move.abort_code.replace("_", " ") or "no reason given").rstrip(".")
 
 
 def _pips(move: MoveReport) -> str:
@@ -205,7 +222,8 @@ def _line(move: MoveReport, now_unix_s: float) -> tuple[str, Tone]:
             waited = f", {move.downtime_ms:.0f} ms" if move.downtime_ms is not None else ""
             return f"moved{waited}", "info"
         case MoveState.ABORTED:
-            return f"aborted: {_reason(move)}; went on at {move.source}", "plain"
+            after = f"; went on at {move.source}" if went_on(move) else ""
+            return f"aborted: {abort_words(move)}{after}", "plain"
 
 
 def _blocks(count: int) -> str:
