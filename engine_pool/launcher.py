@@ -76,6 +76,10 @@ class RayEngine:
         refused: tuple[str, str] | None = await self._ask("migrate", wish)
         return refused
 
+    async def abort(self, request_ids: list[str]) -> None:
+        """Ends requests. Raises: EngineFailed."""
+        await self._ask("abort", request_ids)
+
     async def forbid_moves(self, why: str) -> None:
         """Lets no further move begin at this engine; "": lets them again. Raises: EngineFailed."""
         await self._ask("forbid_moves", why)
@@ -139,7 +143,7 @@ class Launcher:
             max_restarts=0,
             # The machine's cores are shared by configuration, not by Ray's accounts.
             num_cpus=0,
-            num_gpus=1 if wants_gpu else 0,
+            num_gpus=self._config.tensor_parallel if wants_gpu else 0,
             scheduling_strategy="SPREAD",
         )
         return RayEngine(name, actor_class.remote(self.spec(instance, incarnation)))

@@ -35,6 +35,8 @@ class SelfTest:
     source: str
     destination: str
     downtime_ms: float | None = None
+    is_conclusive: bool = True
+    """False: it could not be carried out, which says nothing about answers; it is repeated."""
 
 
 @dataclass(frozen=True, slots=True)

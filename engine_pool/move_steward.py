@@ -1,8 +1,8 @@
 """Looks after the pool's moves: tests that they are right, and ends what nobody can end any more.
 
-Once two instances serve, a self-test moves a request of the pool's own. If the answer differs, or
-the move does not work, moves are forbidden on every engine, loudly, until a later test passes. A
-move whose source died is ended in the view: its destination may have died with it.
+Once two instances serve, a self-test moves a request of the pool's own. If the answer differs,
+moves are forbidden on every engine, loudly, until a later test passes. A move whose source died is
+ended in the view: its destination may have died with it.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class MoveSteward:
         self._why_forbidden = ""
         self._told: set[str] = set()
         """Actors that were told that moves are forbidden."""
-        self._has_passed = False
+        self._has_passed = self._has_complained = False
         self._test_due_s = 0.0
 
     async def run(self) -> None:
@@ -101,7 +101,20 @@ class MoveSteward:
             return  # one of the two died meanwhile: that says nothing about moves
         await asyncio.to_thread(write_self_test, self._blocking, test)
         self._test_due_s = time.monotonic() + TEST_AGAIN_S
-        await (self._allow(test) if test.ok else self._forbid(test))
+        if test.ok:
+            await self._allow(test)
+        elif test.is_conclusive:
+            await self._forbid(test)
+        elif not self._has_complained:
+            # Under load it may take several tries; what was moved meanwhile was not wrong for it.
+            self._has_complained = True
+            self._board.put_event(
+                "migration_untested",
+                "The self-test of migration could not be carried out",
+                f"{test.detail}; it is repeated each minute",
+                "",
+                "warn",
+            )
 
     async def _allow(self, test: SelfTest) -> None:
         was_forbidden, self._why_forbidden = self._why_forbidden, ""

@@ -32,7 +32,7 @@ from migration.office import (
 from migration.ports import KvPlane, KvShape, Refusal
 from migration.source import SourceMove
 from migration.stages import Way
-from migration.wish import MoveWish
+from migration.wish import SELF_TEST, MoveWish
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class MigrationAgent:
         """Open channels that wait for the next move over the same link."""
         self._joined: dict[PeerLink, set[str]] = {}
         """Channels of others that were opened over a link: they go with it."""
-        self._forbidden = "" if settings.is_on else "migration is switched off (FERRY_MIGRATION)"
+        self._forbidden = ""
         self._measurements = Measurements(plane, shape, self._send, self._post)
         self._office = Office(
             settings=settings,
@@ -116,7 +116,8 @@ class MigrationAgent:
         return self._shape
 
     def forbid(self, why: str) -> None:
-        """Lets no further move begin, neither from here nor to here; "": lets them again."""
+        """Lets no further move begin, neither from here nor to here, but those of the self-test;
+        "": lets them again."""
         self._post(partial(setattr, self, "_forbidden", why))
 
     def migrate(self, wish: MoveWish, invitation: Invitation) -> "Future[Refusal | None]":
@@ -248,13 +249,18 @@ class MigrationAgent:
         answer.set_result(refusal)
 
     def _refusal(self, wish: MoveWish) -> Refusal | None:
-        if self._forbidden:
-            return Refusal("disabled", self._forbidden)
+        if why := self._why_disabled(wish.asked_by):
+            return Refusal("disabled", why)
         if any(
             m.wish.request_id == wish.request_id and not m.is_over for m in self._sources.values()
         ):
             return Refusal("refused", "the request is being moved already")
         return self._too_many()
+
+    def _why_disabled(self, asked_by: str) -> str:
+        if not self._settings.is_on:
+            return "migration is switched off (FERRY_MIGRATION)"
+        return "" if asked_by == SELF_TEST else self._forbidden
 
     def _too_many(self) -> Refusal | None:
         going = sum(not m.is_over for m in self._sources.values())
@@ -296,8 +302,8 @@ class MigrationAgent:
         move.begin()
 
     def _why_not_here(self, prepare: messages.Prepare) -> Refusal | None:
-        if self._forbidden:
-            return Refusal("disabled", self._forbidden)
+        if why := self._why_disabled(prepare.asked_by):
+            return Refusal("disabled", why)
         if prepare.move in self._destinations:
             return Refusal("refused", "a move of this id is known here already")
         if prepare.shape != self._shape:

@@ -1,6 +1,10 @@
 """What somebody wants moved: sent to the source's engine, which carries it out or says why not."""
 
 from dataclasses import dataclass
+from typing import Final
+
+SELF_TEST: Final = "self-test"
+"""`asked_by` of the pool's own moves, which go on while a failed self-test forbids all others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from engine_pool.config import PoolConfig
 from engine_pool.errors import EngineFailed
 from engine_pool.move_facts import FACTS, SelfTest
 from engine_pool.move_steward import MoveSteward, orphans
-from engine_pool.self_test import MOVE_AFTER_TOKENS, OUTPUT_TOKENS, run_self_test
+from engine_pool.self_test import LONGEST_TOKENS, TOKENS_AFTER, run_self_test
 from engine_pool.store import connect, connect_async
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader, TokenLogWriter
 from engine_pool.types import InstanceName, InstanceState
@@ -37,6 +37,8 @@ MOVE = MoveReport(
     asked_by="operator olga",
     reason="a test",
 )
+MOVED_AT = 6
+"""Tokens at the source, of a request that moves."""
 SOURCE = replace(status("i-01"), incarnation="inc-1")
 
 
@@ -77,41 +79,55 @@ def test_an_ended_move_keeps_what_its_source_had_told(store: StoreServer) -> Non
 
 
 class ProbedEngine:
-    """An engine actor that answers a probe at once; `spoils` changes what the destination says."""
+    """An engine actor that answers a probe at once; `spoils` changes what it says after a move."""
 
-    def __init__(self, name: str, writer: TokenLogWriter, log: dict[str, int]) -> None:
+    def __init__(self, name: str, writer: TokenLogWriter, bulletin: view.Bulletin) -> None:
         self.actor = f"actor-{name}"
         self.name = name
         self.writer = writer
-        self.said = log
+        self.bulletin = bulletin
         self.peer: ProbedEngine | None = None
         self.spoils: Callable[[int], int] = lambda token: token
         self.refusal: tuple[str, str] | None = None
+        self.aborts_moves = False
         self.forbidden: list[str] = []
         self.probes = 0
+        self.ended: list[str] = []
 
     async def submit_probe(self, request_id: str, prompt_tokens: int, max_tokens: int) -> None:
         self.probes += 1
-        # The first answer stays; the second one waits in the middle for its move.
-        until = max_tokens if self.probes % 2 else MOVE_AFTER_TOKENS
-        self.say(request_id, 0, until, epoch=1)
+        # The one that is to be moved goes on until it is.
+        self.say(request_id, 0, min(max_tokens, MOVED_AT), max_tokens, epoch=1)
+        if max_tokens < LONGEST_TOKENS:
+            self.say(request_id, MOVED_AT, max_tokens, max_tokens, epoch=1)
 
     async def migrate(self, wish: dict[str, object]) -> tuple[str, str] | None:
         if self.refusal is not None:
             return self.refusal
         assert self.peer is not None
-        self.peer.say(str(wish["request_id"]), MOVE_AFTER_TOKENS, OUTPUT_TOKENS, epoch=2)
+        migration_id, state = str(wish["migration_id"]), MoveState.COMMITTED
+        if self.aborts_moves:
+            state = MoveState.ABORTED
+        else:
+            end = MOVED_AT + TOKENS_AFTER
+            self.peer.say(str(wish["request_id"]), MOVED_AT, end, LONGEST_TOKENS, epoch=2)
+        reason = "12 blocks free, 41 needed" if self.aborts_moves else ""
+        report = replace(MOVE, migration_id=migration_id, state=state, abort_reason=reason)
+        self.bulletin.report_move(replace(report, downtime_ms=9.0))
         return None
+
+    async def abort(self, request_ids: list[str]) -> None:
+        self.ended += request_ids
 
     async def forbid_moves(self, why: str) -> None:
         self.forbidden.append(why)
 
-    def say(self, request_id: str, start: int, end: int, *, epoch: int) -> None:
+    def say(self, request_id: str, start: int, end: int, length: int, *, epoch: int) -> None:
         for index in range(start, end):
             token = 100 + index
             if epoch > 1:
                 token = self.spoils(token)
-            reason = "length" if index == OUTPUT_TOKENS - 1 else None
+            reason = "length" if index == length - 1 else None
             frame = TokenFrame(request_id, epoch, index, (token,), self.name, reason)
             taken = self.writer.append([frame], frozenset([request_id] if index == 0 else []))
             assert not taken.refused
@@ -127,7 +143,8 @@ class End:
 @pytest.fixture
 def ends(store: StoreServer) -> tuple[End, End]:
     writer = TokenLogWriter(connect(store.url), LogTimes())
-    a, b = ProbedEngine("i-01", writer, {}), ProbedEngine("i-02", writer, {})
+    bulletin = view.Bulletin(connect(store.url))
+    a, b = (ProbedEngine(name, writer, bulletin) for name in ("i-01", "i-02"))
     a.peer = b
     return End(InstanceName("i-01"), "inc-1", a), End(InstanceName("i-02"), "inc-2", b)
 
@@ -143,27 +160,34 @@ def self_test(store: StoreServer, ends: tuple[End, End]) -> SelfTest:
     return asyncio.run(run())
 
 
-def test_the_self_test_passes_when_every_token_is_the_same(store, ends, monkeypatch) -> None:
-    monkeypatch.setattr("engine_pool.self_test.REPORT_WAIT_S", 0.05)
+def test_the_self_test_passes_when_every_token_is_the_same(store, ends) -> None:
     test = self_test(store, ends)
     assert test.ok
-    assert f"{OUTPUT_TOKENS} tokens" in test.detail
+    assert f"{MOVED_AT + TOKENS_AFTER} tokens" in test.detail
+    assert test.downtime_ms == 9.0
     assert redis.Redis.from_url(store.url).keys("ferry:log:*") == [], "nothing is left of it"
+    assert all(e.engine.ended for e in ends), "it is ended wherever it runs"
 
 
-def test_the_self_test_names_the_first_token_that_differs(store, ends, monkeypatch) -> None:
-    monkeypatch.setattr("engine_pool.self_test.REPORT_WAIT_S", 0.05)
+def test_the_self_test_names_the_first_token_that_differs(store, ends) -> None:
     ends[1].engine.spoils = lambda token: 7 if token == 110 else token
     test = self_test(store, ends)
-    assert not test.ok
+    assert (test.ok, test.is_conclusive) == (False, True)
     assert test.detail == "output token 10 differs: 110 without, 7 with a move"
 
 
-def test_the_self_test_fails_when_the_move_is_refused(store, ends) -> None:
-    ends[0].engine.refusal = ("refused", "their KV caches differ")
+def test_a_self_test_whose_move_is_refused_says_nothing_about_answers(store, ends) -> None:
+    ends[0].engine.refusal = ("too_many", "i-01 has 4 moves under way")
     test = self_test(store, ends)
-    assert not test.ok
-    assert "their KV caches differ" in test.detail
+    assert (test.ok, test.is_conclusive) == (False, False)
+    assert "4 moves under way" in test.detail
+
+
+def test_a_self_test_whose_move_is_aborted_says_nothing_about_answers(store, ends) -> None:
+    ends[0].engine.aborts_moves = True
+    test = self_test(store, ends)
+    assert (test.ok, test.is_conclusive) == (False, False)
+    assert "12 blocks free" in test.detail
 
 
 class Stewarded:
@@ -197,8 +221,7 @@ class Stewarded:
         return [view.decode_event(f[b"e"]).kind for _, f in self.store.xrange(view.EVENTS)]
 
 
-def test_a_failed_self_test_forbids_moves_everywhere_and_says_so(store, ends, monkeypatch) -> None:
-    monkeypatch.setattr("engine_pool.self_test.REPORT_WAIT_S", 0.05)
+def test_a_self_test_that_differs_forbids_moves_everywhere_and_says_so(store, ends) -> None:
     ends[1].engine.spoils = lambda token: 7
     pool = Stewarded(store, ends)
     pool.run_until(
@@ -210,8 +233,15 @@ def test_a_failed_self_test_forbids_moves_everywhere_and_says_so(store, ends, mo
     assert not msgspec.json.decode(pool.fact("self_test") or b"", type=SelfTest).ok
 
 
-def test_a_passed_self_test_allows_moves(store, ends, monkeypatch) -> None:
-    monkeypatch.setattr("engine_pool.self_test.REPORT_WAIT_S", 0.05)
+def test_a_self_test_that_cannot_be_carried_out_forbids_nothing(store, ends) -> None:
+    ends[0].engine.aborts_moves = True
+    pool = Stewarded(store, ends)
+    pool.run_until(lambda: "migration_untested" in pool.events())
+    assert pool.fact("allowed") is None
+    assert ends[0].engine.forbidden == []
+
+
+def test_a_passed_self_test_allows_moves(store, ends) -> None:
     pool = Stewarded(store, ends)
     pool.run_until(lambda: "migration_tested" in pool.events())
     assert pool.fact("allowed") == b"1"
@@ -227,11 +257,11 @@ def test_with_moves_switched_off_nothing_is_tested(store, ends) -> None:
     assert ends[0].engine.probes == 0
 
 
-def test_an_engine_that_fails_the_probe_fails_the_test(store, ends) -> None:
+def test_an_engine_that_does_not_take_the_probe_is_no_proof(store, ends) -> None:
     async def fails(request_id: str, prompt_tokens: int, max_tokens: int) -> None:
         raise EngineFailed("no answer to submit_probe for 10 s")
 
     ends[0].engine.submit_probe = fails
     test = self_test(store, ends)
-    assert not test.ok
+    assert (test.ok, test.is_conclusive) == (False, False)
     assert "no answer" in test.detail

@@ -159,6 +159,9 @@ class SelfTestSerializer(serializers.Serializer[object]):
     source = serializers.CharField()
     destination = serializers.CharField()
     downtime_ms = serializers.FloatField(allow_null=True)
+    is_conclusive = serializers.BooleanField(
+        help_text="False: it could not be carried out; it is repeated."
+    )
 
 
 class ObstacleSerializer(serializers.Serializer[object]):

@@ -101,7 +101,7 @@ def _why_blocked(found: Found) -> str:
         return f"{count}, and a move needs two"
     if different := differences(found.shapes):
         return different
-    if found.self_test is not None and not found.self_test.ok:
+    if found.self_test is not None and not found.self_test.ok and found.self_test.is_conclusive:
         return f"the self-test failed: {found.self_test.detail.rstrip('.')}"
     if found.ways and not any(w.bytes_per_s for w in found.ways):
         return f"no instance reaches another one ({found.ways[0].problem.rstrip('.')})"

@@ -106,7 +106,7 @@ def lines_of(report: PreflightReport) -> Iterator[str]:
     if test is None:
         yield "Self-test: none yet."
     else:
-        told = "passed" if test.ok else "FAILED"
+        told = "passed" if test.ok else "FAILED" if test.is_conclusive else "not carried out"
         age_s = max(0.0, time.time() - test.at_unix_s)
         yield (
             f"Self-test: {told} {age_s:,.0f} s ago, {test.source} to {test.destination}:"
