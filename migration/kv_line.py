@@ -87,6 +87,9 @@ class Line:
         self._closing = threading.Event()
         self._why_over = ""
         self._transfers = 0
+        self._rest_until_s = 0.0
+        """What is not urgent rests until then. It rests before a chunk, not after it: the last
+        blocks of a move, for which its request stands still, must not wait for a rest."""
         self.connected: Future[None] = running_future()
 
     def submit(self, job: Job) -> None:
@@ -153,6 +156,8 @@ class Line:
     def _send(self, job: Job, channel: Channel, buffer: torch.Tensor) -> Transfer:
         started_s, gather_s = time.monotonic(), 0.0
         for index, chunk in enumerate(self._begin(job)):
+            if not job.is_urgent:
+                self._closing.wait(max(0.0, self._rest_until_s - time.monotonic()))
             self._stop_if_closed()
             chunk_s = time.monotonic()
             if job.block_ids is not None:
@@ -160,7 +165,8 @@ class Line:
                 gather_s += time.monotonic() - chunk_s
             channel.send(_wire(buffer, job, chunk), self._tag(job, index))
             if not job.is_urgent:
-                self._closing.wait(rest_s(time.monotonic() - chunk_s, self._copy_share))
+                now_s = time.monotonic()
+                self._rest_until_s = now_s + rest_s(now_s - chunk_s, self._copy_share)
         return _transfer(job, started_s, gather_s)
 
     def _receive(self, job: Job, channel: Channel, buffer: torch.Tensor) -> Transfer:

@@ -291,6 +291,19 @@ def test_only_senders_in_no_hurry_rest(peer: Peer, io: FakeBlocks, monkeypatch: 
     slow.shut_down()
 
 
+def test_the_last_blocks_of_a_move_do_not_wait_for_a_rest(
+    peer: Peer, io: FakeBlocks, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kv_line, "rest_s", lambda busy_s, copy_share: 10 * ANSWER_S)
+    slow = make_plane(io, chunk_bytes=CHUNK_BYTES, copy_share=0.5)
+    connect(slow, peer, "paced")
+    for urgent in (False, True):
+        receiving = peer.begin("receive", "paced", range(1))
+        slow.send("paced", range(1), urgent=urgent).result(ANSWER_S)
+        receiving.result()
+    slow.shut_down()
+
+
 def test_shutting_down_ends_every_thread_and_transfer(peer: Peer, io: FakeBlocks):
     threads: list[threading.Thread] = []
 
