@@ -83,6 +83,7 @@ async def run_self_test(
     ok, is_conclusive, detail = False, True, ""
     try:
         moved = await test.moved(source, destination)
+        await test.end_moved(destination)
         stayed = await test.stayed(source, len(moved))
         await test.await_report()
         detail = _difference(stayed, moved)
@@ -131,6 +132,13 @@ class _Run:
         if not any(frame.instance == name for frame in frames):
             raise Unfinished("the request ended before it was moved")
         return [token for frame in frames for token in frame.token_ids]
+
+    async def end_moved(self, destination: Side) -> None:
+        """Ends the moved request and waits for that: it would go on in the log of the next one of
+        its name."""
+        async with asyncio.timeout(TIMEOUT_S):
+            await destination.engine.abort([self._id])
+            await self._read_until(lambda frames: frames[-1].is_last)
 
     async def stayed(self, source: Side, tokens: int) -> list[int]:
         """Returns as many tokens of the same request, unmoved."""

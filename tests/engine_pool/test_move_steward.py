@@ -93,9 +93,12 @@ class ProbedEngine:
         self.forbidden: list[str] = []
         self.probes = 0
         self.ended: list[str] = []
+        self.running: dict[str, tuple[int, int]] = {}
+        """Epoch and tokens of what has not ended here."""
 
     async def submit_probe(self, request_id: str, prompt_tokens: int, max_tokens: int) -> None:
         self.probes += 1
+        assert self.peer is None or not self.peer.running, "two would speak into one log"
         # The one that is to be moved goes on until it is.
         self.say(request_id, 0, min(max_tokens, MOVED_AT), max_tokens, epoch=1)
         if max_tokens < LONGEST_TOKENS:
@@ -118,11 +121,18 @@ class ProbedEngine:
 
     async def abort(self, request_ids: list[str]) -> None:
         self.ended += request_ids
+        for request_id in request_ids:
+            if (at := self.running.pop(request_id, None)) is not None:
+                epoch, tokens = at
+                frame = TokenFrame(request_id, epoch, tokens, (), self.name, "abort")
+                self.writer.append([frame])
 
     async def forbid_moves(self, why: str) -> None:
         self.forbidden.append(why)
 
     def say(self, request_id: str, start: int, end: int, length: int, *, epoch: int) -> None:
+        if end < length:
+            self.running[request_id] = (epoch, end)
         for index in range(start, end):
             token = 100 + index
             if epoch > 1:
