@@ -27,6 +27,8 @@ from migration.wish import MoveWish
 from tests.migration.gates import LONGEST_S, MessageGate, Valve
 
 HOST = "127.0.0.1"
+START_S = 200.0
+"""A real engine on a busy machine; below pytest's own limit."""
 FOR_EVER_S = 1e6
 COPY_TIME_SCALE = 0.1
 """Of the published times of copies."""
@@ -72,7 +74,7 @@ class _Served:
         self._put_gates_in()
         self._host = EngineHost(spec, lambda: self._make_engine(spec), self._die)
         self._host.start()
-        self._host.loop.ready.result(LONGEST_S)
+        self._host.loop.ready.result(START_S)
         self._host.open_desk(HOST)
         assert isinstance(self._host.desk, MoveDesk)
         self._desk = self._host.desk
@@ -238,7 +240,7 @@ class EngineProcess:
         theirs.close()
 
     def wait_ready(self) -> None:
-        self._take()
+        self._take(START_S)
 
     def ask(self, command: str, *args: object) -> object:
         """Has a method of `_Served` run there, and returns what it returns."""
@@ -273,8 +275,8 @@ class EngineProcess:
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def _take(self) -> object:
-        assert self._pipe.poll(LONGEST_S), f"{self.name} does not answer"
+    def _take(self, timeout_s: float = LONGEST_S) -> object:
+        assert self._pipe.poll(timeout_s), f"{self.name} does not answer"
         answer = self._pipe.recv()
         if isinstance(answer, Exception):
             raise answer
