@@ -92,6 +92,7 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
     made = FakeWatch(view, desired=2)
     for module in (
         "controlplane.fleet.api",
+        "controlplane.fleet.api_requests",
         "web.consumers",
         "web.views.cluster",
         "web.views.events",

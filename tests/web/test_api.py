@@ -85,6 +85,7 @@ def test_the_schema_describes_every_path(watch: FakeWatch, operators_client: Cli
         "/api/v1/instances/{name}",
         "/api/v1/events",
         "/api/v1/history",
+        "/api/v1/requests",
         "/api/v1/requests/{request_id}/migrate",
         "/api/v1/requests/{request_id}/destinations",
         "/api/v1/migrations",
@@ -100,3 +101,30 @@ def test_the_reference_page_loads_only_from_here(
     html = operators_client.get("/api/v1/docs/").content.decode()
     assert "swagger-ui" in html
     assert "https://" not in html
+
+
+def test_requests_are_listed_with_their_instances(
+    pool: Callable[[int], FakeWatch], operators_client: Client
+) -> None:
+    watch = pool(4)
+    names = list(watch.observer.look().rows)
+    load = next(x for n in names if (x := watch.observer.load(n)) and x.running)
+    body = operators_client.get(f"/api/v1/requests?instance={load.instance}&state=running").json()
+    assert [r["request_id"] for r in body["requests"]] == [r.request_id for r in load.running]
+    assert body["requests"][0]["kv_tokens"] == load.running[0].kv_tokens
+    one = operators_client.get("/api/v1/requests?limit=1").json()
+    everything = operators_client.get("/api/v1/requests?limit=1000").json()
+    assert one["left_out"] == len(everything["requests"]) - 1
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("state=busy", "state"), ("instance=i-77", "instance"), ("limit=0", "limit")],
+)
+def test_a_bad_filter_of_requests_names_the_field(
+    query: str, field: str, pool: Callable[[int], FakeWatch], operators_client: Client
+) -> None:
+    pool(2)
+    answer = operators_client.get(f"/api/v1/requests?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field

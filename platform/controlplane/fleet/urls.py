@@ -4,7 +4,7 @@ from django.contrib.auth.decorators import user_passes_test
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.fleet import api, api_moves, api_preflight
+from controlplane.fleet import api, api_moves, api_preflight, api_requests
 from controlplane.fleet.permissions import IsOperator, is_operator
 
 _session = {
@@ -18,6 +18,7 @@ urlpatterns = [
     path("instances/<str:name>", api.InstanceView.as_view(), name="api-instance"),
     path("events", api.EventsView.as_view(), name="api-events"),
     path("history", api.HistoryView.as_view(), name="api-history"),
+    path("requests", api_requests.RequestsView.as_view(), name="api-requests"),
     path("requests/<str:request_id>/migrate", api_moves.MigrateView.as_view(), name="api-migrate"),
     path(
         "requests/<str:request_id>/destinations",
