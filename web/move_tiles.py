@@ -71,8 +71,9 @@ def _stage_context(report: MoveReport) -> str:
 
 
 def _sent_context(report: MoveReport) -> str:
-    blocks = sum(s.blocks for s in report.stages)
-    words = plural(blocks, "block")
+    if not report.block_bytes:
+        return "no block yet" if not report.state.is_end else "no block"
+    words = plural(report.sent_bytes // report.block_bytes, "block")
     if report.cached_blocks:
         return f"{words}, {number(report.cached_blocks)} more were cached"
     if report.tokens_at_pause is not None:

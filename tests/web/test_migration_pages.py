@@ -72,6 +72,12 @@ def test_a_paused_move_cannot_be_cancelled_any_more(shown: Callable[[MoveReport]
     assert "Cancel the move" not in shown(report)
 
 
+def test_only_blocks_that_arrived_count_as_sent(shown: Callable[[MoveReport], str]) -> None:
+    text = text_of(shown(moves.going_on(100.0, started_unix_s=time.time())))
+    assert "132 MB 63 blocks" in text
+    assert "Why it moves" in text
+
+
 def test_a_move_that_fell_silent_is_not_shown_as_alive(shown: Callable[[MoveReport], str]) -> None:
     text = text_of(shown(moves.going_on(100.0, started_unix_s=time.time() - 30)))
     assert re.search(r"No report of it for \d+ s: what became of it is not known here", text)
