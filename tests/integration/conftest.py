@@ -64,10 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in ours:
         item.add_marker(pytest.mark.slow)
     order = {
-        "test_deaths.py": 1,
-        "test_make_up.py": 2,
-        "test_leaving.py": 3,
-        "test_real_engines.py": 4,
+        "test_moves.py": 1,
+        "test_deaths.py": 2,
+        "test_make_up.py": 3,
+        "test_leaving.py": 4,
+        "test_real_engines.py": 5,
+        "test_real_moves.py": 6,
     }
     ours.sort(key=lambda item: order.get(item.path.name, 0))
     items[:] = [item for item in items if item not in ours] + ours
