@@ -19,7 +19,7 @@ from engine_pool.self_test import LONGEST_TOKENS, TOKENS_AFTER, run_self_test
 from engine_pool.store import connect, connect_async
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader, TokenLogWriter
 from engine_pool.types import InstanceName, InstanceState
-from migration.report import MoveReport, MoveState
+from migration.report import MoveEnd, MoveReport, MoveState
 from tests.engine_pool.conftest import StoreServer
 from tests.engine_pool.make import NOW_UNIX_S, status
 
@@ -76,6 +76,21 @@ def test_an_ended_move_keeps_what_its_source_had_told(store: StoreServer) -> Non
     ((_, fields),) = client.xrange(view.MOVES_ENDED)
     told = view.decode_move(fields[b"m"])
     assert (told.state, told.sent_bytes, told.abort_code) == (MoveState.ABORTED, 77, "peer_lost")
+
+
+def test_the_first_end_of_a_move_stands_when_its_source_reports_on_and_dies(
+    store: StoreServer,
+) -> None:
+    client = connect(store.url)
+    bulletin = view.Bulletin(client)
+    bulletin.report_move(MOVE)
+    bulletin.report_move_end(MoveEnd(MOVE.migration_id, MoveState.COMMITTED, "peer_lost", "cut"))
+    bulletin.report_move(replace(MOVE, seq=MOVE.seq + 1))
+    for end in orphans([MOVE], [], NOW_UNIX_S):
+        bulletin.report_move_end(end)
+    assert client.hlen(view.MOVES) == 0
+    ((_, fields),) = client.xrange(view.MOVES_ENDED)
+    assert view.decode_move(fields[b"m"]).state is MoveState.COMMITTED
 
 
 class ProbedEngine:
