@@ -37,8 +37,8 @@ class PoolConfig:
     max_model_len: int | None = None
     """FERRY_MAX_MODEL_LEN, tokens: longest prompt plus output; None: what the model allows."""
     kv_cache_gib: float = 0.5
-    """FERRY_KV_CACHE_GIB, GiB of KV cache an engine, over all its ranks; on the default model 0.5 GiB are about 23,000
-    tokens."""
+    """FERRY_KV_CACHE_GIB, GiB of KV cache an engine, over all its ranks; on the default model 0.5
+    GiB are about 23,000 tokens."""
     max_running: int = 64
     """FERRY_MAX_RUNNING: requests in one step (vLLM's max_num_seqs)."""
     engine_threads: int = 0

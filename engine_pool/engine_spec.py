@@ -46,6 +46,7 @@ class EngineSpec:
             c.redis_url,
             c.kv_cache_gib,
             c.max_running,
+            c.tensor_parallel,
         )
         moves = [getattr(c, f.name) for f in fields(c) if f.name.startswith("migration")]
         return "|".join(map(str, (*parts, c.max_model_len, *moves)))

@@ -29,7 +29,6 @@ from migration.wish import MoveWish
 
 log = logging.getLogger(__name__)
 
-MIB: Final = 1024 * 1024
 CLOSE_TIMEOUT_S: Final = 0.5
 """For the agent's thread to end; the process ends anyway."""
 
@@ -151,21 +150,11 @@ def _open_plane(engine: Engine, spec: EngineSpec, host: str) -> KvPlane | Refusa
 
         return SimulatedPlane()
     from engine_pool.vllm_adapter import VllmEngine
-    from migration.kv_plane import LocalKvPlane
+    from engine_pool.vllm_plane import plane_terms
 
-    kv = engine.kv if isinstance(engine, VllmEngine) else None
-    if kv is None:
-        return Refusal("refused", "the KV memory of this engine cannot be copied")
-    config = spec.config
-    return LocalKvPlane(
-        kv,
-        host=host,
-        timeout_s=config.migration_stage_timeout_s,
-        chunk_bytes=max(kv.block_bytes, int(config.migration_chunk_mib * MIB)),
-        copy_share=1.0 if kv.is_on_gpu else config.migration_copy_share,
-        backend="nccl" if kv.is_on_gpu else "gloo",
-        device=kv.device,
-    )
+    terms = plane_terms(spec.config, host)
+    plane = engine.open_plane(terms) if isinstance(engine, VllmEngine) else None
+    return plane or Refusal("refused", "the KV memory of this engine cannot be copied")
 
 
 def agent_settings(spec: EngineSpec) -> AgentSettings:

@@ -2,14 +2,11 @@
 
 Unforked vLLM, version VLLM_VERSION: its core, scheduler and codec are internal API, so vllm_hooks
 looks for what is used here and in the vllm_* modules beside it. One process an engine: the `uni`
-executor runs the model in the step thread (ARCHITECTURE.md, Processes); vLLM starts worker
-processes by itself only for tensor parallelism. On CPU nothing is compiled: eager steps are as fast
-there, and the compiler costs memory and seconds of start.
+executor runs the model in the step thread (ARCHITECTURE.md, Processes). With tensor parallelism
+vLLM starts a worker process a rank, and the scheduler stays here. On CPU nothing is compiled: eager
+steps are as fast there, and the compiler costs memory and seconds of start.
 """
 
-import contextlib
-import ctypes
-import gc
 import logging
 import os
 import time
@@ -21,11 +18,14 @@ from engine_pool.errors import EngineFailed, EngineRefused
 from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
 from engine_pool.types import PriorityClass, RequestId, RequestLoad
 from engine_pool.vllm_detail import encode_detail
-from engine_pool.vllm_generators import make_draws_revocable
 from engine_pool.vllm_hooks import check_parts, check_version
 from engine_pool.vllm_kv import VllmKv
 from engine_pool.vllm_moves import VllmMoves, is_running
+from engine_pool.vllm_rank import return_freed_memory
 from engine_pool.vllm_shape import read_shape, why_engine_cannot_move
+from engine_pool.vllm_workers import WORKER_CLASS, find_workers
+from migration.ports import KvPlane
+from migration.remote_plane import PlaneTerms
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -70,11 +70,10 @@ class VllmEngine:
         self._classes: dict[RequestId, PriorityClass] = {}
         self._preemptions_total = 0
         self._preemptions: dict[RequestId, int] = {}
-        if is_cpu:
-            make_draws_revocable(self._core.model_executor.driver_worker.model_runner)
-        self._kv, self._moves = self._movable()
+        self._workers = find_workers(self._core, spec.config.tensor_parallel)
+        self._moves = self._movable()
         self._warm_up()
-        _return_freed_memory()
+        return_freed_memory()
 
     @property
     def max_model_len(self) -> int:
@@ -87,8 +86,13 @@ class VllmEngine:
 
     @property
     def kv(self) -> VllmKv | None:
-        """None: this engine's requests cannot move; `moves` says why."""
-        return self._kv
+        """The KV memory of this process; None where it is in workers' or cannot be copied."""
+        return self._workers.kv
+
+    def open_plane(self, terms: PlaneTerms) -> KvPlane | None:
+        """Opens the plane over its KV memory, once. Any thread. None: its blocks cannot be
+        copied."""
+        return None if self._workers.facts.why_not else self._workers.open_plane(terms)
 
     def add(self, request: EngineRequest) -> None:
         self._core.add_request(self._read(request))
@@ -123,9 +127,13 @@ class VllmEngine:
         self._forget(mine)
 
     def has_work(self) -> bool:
+        if self._workers.is_broken:
+            return True  # the step says so
         return self._scheduler.has_requests() or bool(self._core.batch_queue)
 
     def step(self) -> list[StepOutput]:
+        if self._workers.is_broken:
+            raise EngineFailed("a worker process of the engine has ended")
         outputs, model_executed = self._core.step_fn()
         self._core.post_step(model_executed)
         if not model_executed and self._scheduler.has_unfinished_requests():
@@ -167,6 +175,7 @@ class VllmEngine:
         )
 
     def close(self) -> None:
+        self._workers.close()
         self._core.shutdown()
 
     def _request_load(self, r: "Request", size: int, *, is_waiting: bool = False) -> RequestLoad:
@@ -197,22 +206,15 @@ class VllmEngine:
             self._preemptions.pop(request_id, None)
         self._moves.forget(ended)
 
-    def _movable(self) -> tuple[VllmKv | None, VllmMoves]:
-        runner: Any = self._core.model_executor.driver_worker.model_runner
-        why_not = why_engine_cannot_move(self._core)
-        kv = None
-        if not why_not:
-            try:
-                kv = VllmKv(runner.kv_caches, self._scheduler.kv_cache_config.num_blocks)
-            except EngineFailed as error:
-                # Such an engine serves all the same.
-                why_not = str(error)
+    def _movable(self) -> VllmMoves:
+        facts = self._workers.facts
+        why_not = why_engine_cannot_move(self._core) or facts.why_not
         if why_not:
             log.warning("live migration is off: %s", why_not)
-        shape = read_shape(self._core, kv)
-        return kv, VllmMoves(
+        return VllmMoves(
             self._core,
-            shape=shape,
+            self._workers,
+            shape=read_shape(self._core, facts),
             why_not=why_not,
             read=self._read,
             adopted=self._adopted,
@@ -268,8 +270,11 @@ def _prepare_environment(spec: EngineSpec) -> bool:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # A copy of this process, which has threads, could hang.
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    threads = max(1, spec.threads // spec.config.tensor_parallel)
     # Ray sets 1 for an actor without CPUs of its own; several engines share the machine's cores.
-    os.environ["OMP_NUM_THREADS"] = str(spec.threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
     import torch
 
@@ -278,7 +283,7 @@ def _prepare_environment(spec: EngineSpec) -> bool:
         os.environ["TORCH_COMPILE_DISABLE"] = "1"
         # vLLM would bind every engine to the same first cores.
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        torch.set_num_threads(spec.threads)
+        torch.set_num_threads(threads)
     return is_cpu
 
 
@@ -286,23 +291,20 @@ def _vllm_config(spec: EngineSpec, *, is_cpu: bool) -> "VllmConfig":
     from vllm.engine.arg_utils import EngineArgs
 
     gib = 1024**3
+    ranks = spec.config.tensor_parallel
     return EngineArgs(
         model=spec.model_path,
         max_model_len=spec.config.max_model_len,
         max_num_seqs=spec.config.max_running,
-        kv_cache_memory_bytes=int(spec.config.kv_cache_gib * gib),
+        # vLLM's is a rank's, and each has its shard of every block.
+        kv_cache_memory_bytes=int(spec.config.kv_cache_gib * gib) // ranks,
         scheduling_policy="priority",
         enforce_eager=is_cpu,
-        distributed_executor_backend="uni",
+        tensor_parallel_size=ranks,
+        distributed_executor_backend="uni" if ranks == 1 else "mp",
+        worker_extension_cls="" if ranks == 1 else WORKER_CLASS,
         disable_log_stats=True,
     ).create_engine_config()
-
-
-def _return_freed_memory() -> None:
-    """Gives what the start has used and freed back to the system: about 110 MB."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # only glibc has it
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _step_output(output: Any) -> StepOutput:

@@ -5,17 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine_pool.ports import EngineRequest
-from engine_pool.vllm_sampling_state import (
-    SamplingState,
-    forget_state,
-    has_own_generator,
-    install_state,
-)
+from engine_pool.vllm_sampling_state import SamplingState, cached_state, has_own_generator
 from migration.ports import Parked
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
     from vllm.v1.structured_output import StructuredOutputManager
+
+    from engine_pool.vllm_workers import Workers
 
 
 @dataclass(slots=True)
@@ -71,7 +68,7 @@ def why_not_adoptable(
 
 
 def enter(
-    scheduler: Any, runner: Any, own: "Request", blocks: Sequence[int], state: SamplingState
+    scheduler: Any, workers: "Workers", own: "Request", blocks: Sequence[int], state: SamplingState
 ) -> None:
     """Puts an adopted request where it belongs: queue or batch."""
     from vllm.v1.request import RequestStatus
@@ -80,7 +77,7 @@ def enter(
         # The first token, which says what the prefix cache did for it, was somebody else's.
         own.prefill_stats = None
         if not scheduler.use_v2_model_runner:
-            _introduce(scheduler, runner, own, blocks, state)
+            _introduce(scheduler, workers, own, blocks, state)
     if own.num_computed_tokens == 0:
         # Preempted at the last moment, it may hold blocks that nothing was written to.
         scheduler.kv_cache_manager.free(own)
@@ -101,12 +98,11 @@ def enter(
 
 
 def _introduce(
-    scheduler: Any, runner: Any, own: "Request", blocks: Sequence[int], state: SamplingState
+    scheduler: Any, workers: "Workers", own: "Request", blocks: Sequence[int], state: SamplingState
 ) -> None:
-    """Tells a V1 model runner of outputs that it did not sample."""
-    if own.request_id in scheduler.finished_req_ids:
-        # It left this engine a moment ago: the next step would make the runner forget it again.
-        scheduler.finished_req_ids.discard(own.request_id)
-        forget_state(runner, own.request_id)
+    """Tells V1 model runners of outputs that they did not sample."""
+    # It may have left this engine a moment ago: the next step would make them forget it again.
+    was_here = own.request_id in scheduler.finished_req_ids
+    scheduler.finished_req_ids.discard(own.request_id)
     scheduler.prev_step_scheduled_req_ids.discard(own.request_id)
-    install_state(runner, own, blocks, state.generator)
+    workers.install(cached_state(own, blocks), state.generator, forget_first=was_here)

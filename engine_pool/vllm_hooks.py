@@ -66,16 +66,15 @@ _PARTS = (
     "scheduler.use_v2_model_runner",
     "scheduler.waiting",
     "structured_output_manager",
-    "model_executor.driver_worker.model_runner.attn_groups",
-    "model_executor.driver_worker.model_runner.device",
-    "model_executor.driver_worker.model_runner.kv_caches",
 )
 """Attributes that exist on an engine only."""
 
+_RUNNER_PARTS = ("attn_groups", "device", "kv_caches")
 _V1_RUNNER_PARTS = (
-    "model_executor.driver_worker.model_runner.input_batch.generators",
-    "model_executor.driver_worker.model_runner.num_prompt_logprobs",
-    "model_executor.driver_worker.model_runner.requests",
+    *_RUNNER_PARTS,
+    "input_batch.generators",
+    "num_prompt_logprobs",
+    "requests",
 )
 
 
@@ -95,10 +94,18 @@ def check_parts(core: "EngineCore") -> None:
     """Raises: EngineFailed naming what this engine lacks."""
     for path in _PARTS:
         _find(core, path, "EngineCore")
-    scheduler: Any = core.scheduler
-    if not scheduler.use_v2_model_runner:
-        for path in _V1_RUNNER_PARTS:
-            _find(core, path, "EngineCore")
+
+
+def check_runner(runner: Any, *, is_v2: bool) -> None:
+    """Raises: EngineFailed naming what a worker's model runner lacks."""
+    for path in _RUNNER_PARTS if is_v2 else _V1_RUNNER_PARTS:
+        _find(runner, path, "GPUModelRunner")
+
+
+def check_executor(core: "EngineCore") -> None:
+    """Raises: EngineFailed naming what an engine with worker processes lacks."""
+    for path in ("collective_rpc", "workers"):
+        _find(core.model_executor, path, "MultiprocExecutor")
 
 
 def _find(found: object, path: str, owner: str) -> None:

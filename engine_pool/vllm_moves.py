@@ -19,13 +19,15 @@ from engine_pool.errors import EngineRefused
 from engine_pool.ports import EngineRequest
 from engine_pool.types import RequestId
 from engine_pool.vllm_held import HeldRequest, advance_grammar, enter, why_not_adoptable
-from engine_pool.vllm_sampling_state import decode_state, encode_state
+from engine_pool.vllm_sampling_state import decode_state, encode_state, has_own_generator
 from engine_pool.vllm_shape import why_request_cannot_move
 from migration.ports import Held, KvShape, Outgoing, Parked, Refusal
 
 if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.request import Request
+
+    from engine_pool.vllm_workers import Workers
 
 REFUSED = "refused"
 NO_BLOCKS = "no_blocks"
@@ -38,6 +40,7 @@ class VllmMoves:
     def __init__(
         self,
         core: "EngineCore",
+        workers: "Workers",
         *,
         shape: KvShape,
         why_not: str,
@@ -49,10 +52,10 @@ class VllmMoves:
         adding it; it raises EngineRefused. `adopted` hears of a request that is the engine's own
         now, and of its preemptions elsewhere; `ended` of those that are not any more, and calls
         `forget`. No step may be in flight."""
-        # vLLM's scheduler and runner are internals: checked at start, not typed here.
+        # vLLM's scheduler is its internals: checked at start, not typed here.
         scheduler: Any = core.scheduler
         self._scheduler = scheduler
-        self._runner: Any = core.model_executor.driver_worker.model_runner
+        self._workers = workers
         self._grammars = core.structured_output_manager
         self._core = core
         self._shape = shape
@@ -133,8 +136,13 @@ class VllmMoves:
             computed_tokens=request.num_computed_tokens,
             output_token_ids=tuple(request.output_token_ids),
             blocks=self._blocks(request_id),
-            state=encode_state(self._runner, request, is_v2=self._scheduler.use_v2_model_runner),
+            state=encode_state(request, self._generator(request)),
         )
+
+    def _generator(self, request: "Request") -> bytes | None:
+        if self._scheduler.use_v2_model_runner or not has_own_generator(request):
+            return None
+        return self._workers.generator(request.request_id)
 
     def unpark(self, request_id: str) -> None:
         """Does nothing for a request that has ended meanwhile."""
@@ -211,7 +219,7 @@ class VllmMoves:
         own.num_computed_tokens = parked.computed_tokens
         del self._held[request_id]
         self._keep_places()
-        enter(scheduler, self._runner, own, blocks, state)
+        enter(scheduler, self._workers, own, blocks, state)
         self._adopted(held.wish, state.preemptions)
         return None
 

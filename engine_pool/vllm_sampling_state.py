@@ -13,6 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
+    from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 
 class SamplingState(msgspec.Struct, frozen=True, array_like=True):
@@ -24,12 +25,9 @@ class SamplingState(msgspec.Struct, frozen=True, array_like=True):
     own."""
 
 
-def encode_state(runner: Any, request: "Request", *, is_v2: bool) -> bytes:
+def encode_state(request: "Request", generator: bytes | None) -> bytes:
     """Returns a request's state as `Parked.state`. No step may have the request in flight."""
-    known = None if is_v2 else runner.requests.get(request.request_id)
-    generator = known.generator if known is not None else None
-    state = None if generator is None else generator.get_state().numpy().tobytes()
-    return msgspec.msgpack.encode(SamplingState(request.num_preemptions, state))
+    return msgspec.msgpack.encode(SamplingState(request.num_preemptions, generator))
 
 
 def decode_state(state: bytes) -> SamplingState:
@@ -44,27 +42,40 @@ def has_own_generator(request: "Request") -> bool:
     return params is not None and params.sampling_type == SamplingType.RANDOM_SEED
 
 
-def install_state(
-    runner: Any, request: "Request", blocks: Sequence[int], generator_state: bytes | None
-) -> None:
-    """Makes a V1 runner take a request, outputs and all, for one that it has run before."""
-    import torch
+def read_generator(runner: Any, request_id: str) -> bytes | None:
+    """Returns the state of a request's random generator in a V1 runner, None if it has none."""
+    known = runner.requests.get(request_id)
+    generator = known.generator if known is not None else None
+    if generator is None:
+        return None
+    state: bytes = generator.get_state().numpy().tobytes()
+    return state
+
+
+def cached_state(request: "Request", blocks: Sequence[int]) -> "CachedRequestState":
+    """Returns what a V1 runner knows of a request that it has run, except its generator."""
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-    generator = None
-    if generator_state is not None:
-        generator = torch.Generator(device=runner.device)
-        generator.set_state(torch.frombuffer(bytearray(generator_state), dtype=torch.uint8))
-    runner.requests[request.request_id] = CachedRequestState(
+    return CachedRequestState(
         req_id=request.request_id,
         prompt_token_ids=request.prompt_token_ids,
         mm_features=[],
         sampling_params=request.sampling_params,
-        generator=generator,
+        generator=None,
         block_ids=(list(blocks),),
         num_computed_tokens=request.num_computed_tokens,
         output_token_ids=list(request.output_token_ids),
     )
+
+
+def put_state(runner: Any, state: "CachedRequestState", generator: bytes | None) -> None:
+    """Makes a V1 runner take a request, outputs and all, for one that it has run before."""
+    import torch
+
+    if generator is not None:
+        state.generator = torch.Generator(device=runner.device)
+        state.generator.set_state(torch.frombuffer(bytearray(generator), dtype=torch.uint8))
+    runner.requests[state.req_id] = state
 
 
 def forget_state(runner: Any, request_id: str) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.request import Request
 
-    from engine_pool.vllm_kv import VllmKv
+    from engine_pool.vllm_rank import RankFacts
 
 WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf"})
 
@@ -26,7 +26,6 @@ def why_engine_cannot_move(core: "EngineCore") -> str:
     # Attributes of the scheduler are vLLM's internals, checked at start (vllm_adapter).
     scheduler: Any = core.scheduler
     reasons = {
-        "tensor parallelism": parallel.tensor_parallel_size > 1,
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "data parallelism": parallel.data_parallel_size > 1,
         "context parallelism": scheduler.dcp_world_size > 1 or scheduler.pcp_world_size > 1,
@@ -76,32 +75,23 @@ def why_request_cannot_move(request: "Request") -> str:
     return ""
 
 
-def read_shape(core: "EngineCore", kv: "VllmKv | None") -> KvShape:
-    """`kv` is None for an engine that cannot move requests: it has no blocks to speak of."""
+def read_shape(core: "EngineCore", facts: "RankFacts") -> KvShape:
+    """`facts`: of all ranks together. Blocks that cannot move have no size and no layout."""
     import vllm
 
     config = core.vllm_config
     model = config.model_config
     scheduler: Any = core.scheduler
-    runner: Any = core.model_executor.driver_worker.model_runner
     return KvShape(
-        engine=f"vllm {vllm.__version__} on {runner.device.type}",
+        engine=f"vllm {vllm.__version__} on {facts.device}",
         model=model_fingerprint(model.model, f"{model.dtype} {model.quantization}"),
-        layers=kv.layers if kv else 0,
+        layers=facts.layers,
         block_size_tokens=scheduler.block_size,
-        block_bytes=kv.block_bytes if kv else 0,
-        dtype=f"{kv.dtype} {config.cache_config.cache_dtype}" if kv else "",
-        layout=_layout(runner, kv) if kv else "",
+        block_bytes=facts.block_bytes,
+        dtype=f"{facts.dtype} {config.cache_config.cache_dtype}" if facts.dtype else "",
+        layout=facts.layout,
         ranks=config.parallel_config.tensor_parallel_size,
     )
-
-
-def _layout(runner: Any, kv: "VllmKv") -> str:
-    """The backend is part of it: on CPU each instruction set packs a block in its own way."""
-    group = runner.attn_groups[0][0]
-    kind = getattr(group.get_metadata_builder(), "isa", "")
-    shape = "x".join(map(str, kv.block_shape))
-    return f"layers, blocks, {shape} {group.backend.get_name()} {kind}".rstrip()
 
 
 def model_fingerprint(model: str, numbers: str) -> str:

@@ -15,6 +15,9 @@ WEB_AND_REST_GIB = 1.5
 """Measured: a web process 0.75 GiB, Ray, pool and worker together 0.6 GiB, the store little."""
 SIMULATED_ENGINE_GIB = 0.15
 """Measured: a Ray actor with a simulated engine is a Python process without torch."""
+RANK_GIB = 0.7
+"""Measured: a worker process of tensor parallelism without its share of the weights. An engine has
+one a rank, and none without tensor parallelism."""
 _CGROUP_V2 = Path("/sys/fs/cgroup")
 _GIB = 1024**3
 
@@ -50,7 +53,9 @@ def needed_gib(pool: PoolConfig) -> float:
     """Returns the memory that an installation takes, GiB. On a GPU the weights are not in it."""
     if pool.engine is EngineKind.SIMULATED:
         return pool.instances * SIMULATED_ENGINE_GIB + WEB_AND_REST_GIB
-    return pool.instances * (pool.engine_memory_gib + pool.kv_cache_gib) + WEB_AND_REST_GIB
+    workers = pool.tensor_parallel if pool.tensor_parallel > 1 else 0
+    engine = pool.engine_memory_gib + pool.kv_cache_gib + workers * RANK_GIB
+    return pool.instances * engine + WEB_AND_REST_GIB
 
 
 def check_memory(pool: PoolConfig, available_gib: float) -> None:

@@ -36,7 +36,13 @@ def test_engines_share_the_cores_unless_told_otherwise():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"kv_cache_gib": 2.0}, {"max_running": 7}, {"redis_url": "redis://other"}, {"pool": "other"}],
+    [
+        {"kv_cache_gib": 2.0},
+        {"max_running": 7},
+        {"redis_url": "redis://other"},
+        {"pool": "other"},
+        {"tensor_parallel": 2},
+    ],
     ids=lambda c: next(iter(c)),
 )
 def test_an_engine_of_other_settings_is_not_adopted(changed):

@@ -602,14 +602,14 @@ def test_a_vllm_without_what_is_used_here_does_not_start(engines, monkeypatch):
 
 
 def test_an_engine_whose_kv_cannot_move_says_so_and_serves(engines, monkeypatch):
-    """As with speculative decoding, several kinds of KV cache, more than one rank and the like."""
+    """As with speculative decoding, several kinds of KV cache and the like."""
     from engine_pool.vllm_shape import why_engine_cannot_move
 
     engine = engines[0]
     assert why_engine_cannot_move(engine._core) == ""
-    monkeypatch.setattr(engine._core.vllm_config.parallel_config, "tensor_parallel_size", 2)
+    monkeypatch.setattr(engine._core.vllm_config.parallel_config, "pipeline_parallel_size", 2)
     why = why_engine_cannot_move(engine._core)
-    assert why == "the engine uses tensor parallelism; its requests do not move"
+    assert why == "the engine uses pipeline parallelism; its requests do not move"
     monkeypatch.undo()
     monkeypatch.setattr(engine._scheduler, "hash_block_size", 16)
     assert "mixed block sizes" in why_engine_cannot_move(engine._core)

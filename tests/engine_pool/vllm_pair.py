@@ -29,11 +29,11 @@ STEPS_MAX = 50_000
 _numbers = count(1)
 
 
-def make_engine(name: str) -> "VllmEngine":
+def make_engine(name: str, ranks: int = 1) -> "VllmEngine":
     """Returns an engine with 39 blocks for requests."""
     from engine_pool.vllm_adapter import VllmEngine
 
-    config = PoolConfig(kv_cache_gib=KV_CACHE_GIB, max_running=MAX_RUNNING)
+    config = PoolConfig(kv_cache_gib=KV_CACHE_GIB, max_running=MAX_RUNNING, tensor_parallel=ranks)
     return VllmEngine(EngineSpec(InstanceName(name), "a", config, str(tiny_model()), 1, 0))
 
 
@@ -160,7 +160,7 @@ class Pair:
         cached = sent = held.cached_blocks
         for _ in range(steps):
             complete = seen.complete_blocks
-            copy_blocks(source, complete[sent:], destination, held.blocks[sent : len(complete)])
+            self.copy(source, complete[sent:], destination, held.blocks[sent : len(complete)])
             sent = max(sent, len(complete))
             self.step()
             seen = self.look(request_id)
@@ -169,11 +169,20 @@ class Pair:
         assert source.moves.park(request_id) is None
         parked = self.parked(request_id)
         last = parked.blocks[sent:]
-        copy_blocks(source, last, destination, held.blocks[sent : len(parked.blocks)])
+        self.copy(source, last, destination, held.blocks[sent : len(parked.blocks)])
         self.adopt(request_id, parked)
         source.moves.release(request_id)
         self.at[request_id] = 1 - self.at[request_id]
         return Moved(max(0, len(parked.blocks) - cached), cached, seen, parked)
+
+    def copy(
+        self,
+        source: "VllmEngine",
+        sent: Sequence[int],
+        destination: "VllmEngine",
+        into: Sequence[int],
+    ) -> None:
+        copy_blocks(source, sent, destination, into)
 
     def look(self, request_id: str) -> Outgoing:
         source, _ = self._ends(request_id)

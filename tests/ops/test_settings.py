@@ -79,6 +79,7 @@ def test_a_taken_port_is_named_with_a_way_out() -> None:
         pytest.param(
             PoolConfig(instances=1, engine_memory_gib=10.0, kv_cache_gib=4.0), 15.5, id="large"
         ),
+        pytest.param(PoolConfig(instances=2, tensor_parallel=2), 9.3, id="two of two ranks"),
         pytest.param(
             PoolConfig(instances=8, engine=EngineKind.SIMULATED), 2.7, id="eight simulated"
         ),
