@@ -22,9 +22,10 @@ from asgiref.sync import async_to_sync
 from controlplane.fleet.preflight import LENGTHS, judge, pairs_of
 from controlplane.fleet.preflight_values import Found, Pair, PairWay, PreflightReport
 from engine_pool.client import PoolClient, pool_client
+from engine_pool.config import PoolConfig
 from engine_pool.errors import InstanceLost, MoveRefused, PoolError, StoreUnavailable
 from engine_pool.move_facts import MoveFacts, read_move_facts
-from engine_pool.types import InstanceState
+from engine_pool.types import EngineKind, InstanceState
 from migration.stages import StageLimits
 
 logger = logging.getLogger(__name__)
@@ -123,9 +124,15 @@ async def _find(client: PoolClient) -> Found:
         step_ms=max(steps, default=None),
         max_model_len=view.max_model_len,
         limits=StageLimits(config.migration_copies_max, config.migration_last_blocks),
-        copy_share=config.migration_copy_share,
+        copy_share=_copy_share(config),
         at_once=config.migrations_at_once,
     )
+
+
+def _copy_share(config: PoolConfig) -> float:
+    # A simulated engine copies nothing that would take the processor from its decoding.
+    is_simulated = config.engine is EngineKind.SIMULATED
+    return 1.0 if is_simulated else config.migration_copy_share
 
 
 async def _measure(client: PoolClient, serving: Sequence[str]) -> _Measured:
