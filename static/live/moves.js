@@ -100,7 +100,8 @@ export class MovesPanel {
     });
     const going = [...this.moves.values()].filter((m) => m.took_s === null).length;
     const more = this.moves.size - this.slots.filter((s) => s !== null).length;
-    setText(find(document, "#moves-count"), `${going || ""}${more > 0 ? `, ${more} not shown` : ""}`);
+    const counts = [going ? `${going}` : "", more > 0 ? `${more} not shown` : ""];
+    setText(find(document, "#moves-count"), counts.filter(Boolean).join(", "));
     byId("no-move")?.toggleAttribute("hidden", this.slots.length > 0);
     this.drawArcs(false);
   }
