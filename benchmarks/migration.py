@@ -67,7 +67,7 @@ BACKGROUND: Final = 4
 """Requests beside the moving one, on each engine."""
 BACKGROUND_PROMPT_TOKENS: Final = 128
 BACKGROUND_OUTPUT_TOKENS: Final = 600
-TINY_KV_GIB: Final = 0.1
+TINY_KV_GIB: Final = 0.2
 """About 100,000 tokens of the tiny model: memory is not what is measured."""
 OTHER_KV_GIB: Final = 1.0
 """About 45,000 tokens of the default model."""
@@ -287,8 +287,13 @@ async def measure(
     lengths: Sequence[int], moves: int, seed: int, model: Path | None
 ) -> tuple[Bench, dict[str, int]]:
     """Makes all moves and compares the answers."""
-    environ = {"FERRY_KV_CACHE_GIB": str(OTHER_KV_GIB if model else TINY_KV_GIB)}
-    async with rigged(2, max_model_len=MAX_MODEL_LEN, environ=environ, model=model) as rig:
+    async with rigged(
+        2,
+        max_model_len=MAX_MODEL_LEN,
+        kv_cache_gib=OTHER_KV_GIB if model else TINY_KV_GIB,
+        model=model,
+        dtype="auto" if model else "float32",
+    ) as rig:
         bench = Bench(rig, random.Random(seed))
         # The first moves connect, and meet code that never ran: not measured.
         warm_up = [

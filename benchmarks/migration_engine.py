@@ -9,6 +9,7 @@ pause, which is stop-and-copy by the same code.
 """
 
 import asyncio
+import functools
 import os
 import sys
 import time
@@ -16,10 +17,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from engine_pool import vllm_adapter
 from engine_pool.config import PoolConfig
 from engine_pool.engine_actor import EngineHost
 from engine_pool.engine_spec import EngineSpec
@@ -31,11 +33,16 @@ from engine_pool.types import InstanceName
 from engine_pool.vllm_adapter import VllmEngine
 from migration.ports import Refusal
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
 LIVE: Final = "live"
 STOP_AND_COPY: Final = "stop-and-copy"
 HOST: Final = "127.0.0.1"
 CALL_TIMEOUT_S: Final = 60.0
 """Longest wait for an engine's answer: it may be in the middle of a long prefill."""
+THREADS: Final = 1
+"""Of the forward pass: the engines and the benchmark share a few cores."""
 STEPS_KEPT: Final = 20_000
 """Times of steps: the last minute or more."""
 
@@ -66,6 +73,11 @@ class Books:
     held: int
     """Of the requests that were asked about."""
     preemptions_total: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is here, nor is any block kept for anything."""
+        return not any((self.used_tokens, self.running, self.waiting, self.parked, self.held))
 
 
 class TimedEngine(VllmEngine):
@@ -262,12 +274,35 @@ async def serve(path: Path, process: EngineProcess) -> None:
         await server.serve_forever()
 
 
+def use_dtype(dtype: str) -> None:
+    """Has vLLM compute in a type of the benchmark's choice: the product takes the model's, and
+    vLLM makes bf16 of fp32 then. Call it before the engine is made."""
+    adapter: Any = vllm_adapter
+    make = adapter._vllm_config
+
+    def make_with_dtype(spec: EngineSpec, *, is_cpu: bool) -> "VllmConfig":
+        from vllm.engine import arg_utils
+
+        arguments: Any = arg_utils
+        known = arguments.EngineArgs
+        arguments.EngineArgs = functools.partial(known, dtype=dtype)
+        try:
+            config: VllmConfig = make(spec, is_cpu=is_cpu)
+            return config
+        finally:
+            arguments.EngineArgs = known
+
+    adapter._vllm_config = make_with_dtype
+
+
 def main() -> None:
-    """Arguments: socket path, instance, model folder, threads; the rest from the environment, as
-    for the pool."""
-    path, instance, model, threads = sys.argv[1:5]
-    config = PoolConfig.from_env(os.environ)
-    spec = EngineSpec(InstanceName(instance), f"{instance}-a", config, model, int(threads), 0)
+    """Arguments: socket path, instance, model folder, GiB of KV cache, dtype; the rest from the
+    environment, as for the pool."""
+    path, instance, model, kv_cache_gib, dtype = sys.argv[1:6]
+    # The variable's least value is larger than a soak wants it.
+    config = replace(PoolConfig.from_env(os.environ), kv_cache_gib=float(kv_cache_gib))
+    spec = EngineSpec(InstanceName(instance), f"{instance}-a", config, model, THREADS, 0)
+    use_dtype(dtype)
     process = EngineProcess(spec)
     process.start()
     asyncio.run(serve(Path(path), process))

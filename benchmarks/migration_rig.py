@@ -194,12 +194,18 @@ class Rig:
 
 @contextlib.asynccontextmanager
 async def rigged(
-    instances: int, *, max_model_len: int, environ: dict[str, str], model: Path | None = None
+    instances: int,
+    *,
+    max_model_len: int,
+    kv_cache_gib: float,
+    environ: dict[str, str] | None = None,
+    model: Path | None = None,
+    dtype: str = "auto",
 ) -> AsyncIterator[Rig]:
     """Starts a store and engines, with their state in a folder of its own; ends them all.
 
     `environ`: PoolConfig's variables, besides model and store. `model`: a folder; None: the tests'
-    tiny model with that context.
+    tiny model with that context. `dtype`: vLLM's name of one, "auto": what the product takes.
     """
     with (
         tempfile.TemporaryDirectory(prefix="ferry-moves-") as name,
@@ -219,13 +225,13 @@ async def rigged(
             "REDIS_URL": redis_url,
             "FERRY_VAR_DIR": name,
             "FERRY_MAX_MODEL_LEN": str(max_model_len),
-            **environ,
+            **(environ or {}),
         }
         starting = []
         for number in range(1, instances + 1):
             instance, path = f"i-{number:02}", var / f"engine-{number}.sock"
             log = var / f"{instance}.log"
-            arguments = [str(path), instance, str(folder), "1"]
+            arguments = [str(path), instance, str(folder), str(kv_cache_gib), dtype]
             command = [sys.executable, "-m", "benchmarks.migration_engine", *arguments]
             process = stack.enter_context(child(command, own, log))
             starting.append((EngineDoor(instance, path), process, log))
@@ -307,10 +313,10 @@ def prompt_of(tokens: int, seed: int) -> list[int]:
 
 
 def make_request(
-    prompt: Sequence[int], sampling: "SamplingParams", *, arrival_s: float = 0.0
+    prompt: Sequence[int], sampling: "SamplingParams", *, salt: str | None = None
 ) -> EngineRequest:
-    """Returns a request of a new id. Each has a cache salt of its own, so that no prefix cache
-    holds any of its blocks, whatever ran before."""
+    """Returns a request of a new id. Its cache salt is its own, so that no prefix cache holds any
+    of its blocks, whatever ran before; unless `salt` says otherwise."""
     from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.serial_utils import MsgpackEncoder
 
@@ -321,9 +327,9 @@ def make_request(
         mm_features=None,
         sampling_params=sampling,
         pooling_params=None,
-        arrival_time=arrival_s,
+        arrival_time=0.0,
         lora_request=None,
-        cache_salt=request_id,
+        cache_salt=salt or request_id,
         data_parallel_rank=None,
     )
     frames: list[Any] = list(MsgpackEncoder(size_threshold=ONE_FRAME_BYTES).encode(core))
