@@ -18,12 +18,12 @@ STRIDE = 7919
 def probe_request(
     request_id: str, prompt_tokens: int, max_tokens: int, vocabulary: int
 ) -> EngineRequest:
-    """Returns a greedy request of exactly `max_tokens` tokens; its prompt is a function of the
-    three numbers."""
+    """Returns a greedy request of exactly `max_tokens` tokens. With another number of them its
+    prompt is the same, so its answer begins the same."""
     from vllm.v1.serial_utils import MsgpackEncoder
 
     now_unix_s = time.time()
-    prompt = [(n * STRIDE + max_tokens) % vocabulary for n in range(1, prompt_tokens + 1)]
+    prompt = [n * STRIDE % vocabulary for n in range(1, prompt_tokens + 1)]
     core_request = _core_request(request_id, prompt, max_tokens, now_unix_s)
     frames: list[Any] = list(MsgpackEncoder(size_threshold=ONE_FRAME_BYTES).encode(core_request))
     return EngineRequest(
