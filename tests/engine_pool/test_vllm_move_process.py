@@ -8,6 +8,7 @@ import pytest
 
 from engine_pool.config import PoolConfig
 from engine_pool.ports import EngineRequest
+from engine_pool.token_log import route_key
 from engine_pool.types import EngineKind
 from engine_pool.vllm_detail import decode_detail
 from migration.report import MoveReport, MoveState
@@ -118,6 +119,18 @@ def test_an_answer_moved_there_and_back_is_the_very_same(rig: Rig, kind: dict[st
         assert rig.wait_end(other).finish_reason == "length"
     rig.wait_empty(rig.a)
     rig.wait_empty(rig.b)
+
+
+def test_a_probe_s_answer_begins_the_same_whatever_its_length(rig: Rig) -> None:
+    said = []
+    for tokens in (40, 90):
+        name = f"probe-{tokens}"
+        rig.redis.set(route_key(name), "nobody")
+        assert rig.a.ask("submit_probe", name, 300, tokens) == []
+        rig.wait_end(name)
+        said.append(rig.tokens(name))
+    assert said[0] == said[1][:40]
+    assert [len(one) for one in said] == [40, 90]
 
 
 def test_a_destination_killed_in_mid_copy_costs_the_answer_nothing(rig: Rig) -> None:

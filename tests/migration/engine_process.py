@@ -134,6 +134,10 @@ class _Served:
     def submit(self, requests: list[EngineRequest]) -> Refused:
         return self._host.loop.submit(requests).result(LONGEST_S)
 
+    def submit_probe(self, request_id: str, prompt_tokens: int, max_tokens: int) -> Refused:
+        probe = self._desk.submit_probe(request_id, prompt_tokens, max_tokens)
+        return probe.result(LONGEST_S)
+
     def abort(self, request_ids: list[str]) -> None:
         self._host.loop.abort(request_ids)
 

@@ -123,17 +123,33 @@ class Rig:
         found = self.redis.hgetall(view.MOVES)
         return {name.decode(): view.decode_move(blob) for name, blob in found.items()}
 
+    def ends_of(self, name: str) -> list[MoveReport]:
+        """Returns the reports of a move's end, the newest first: the source's own, and perhaps that
+        of its destination, which does not know whether the source still can."""
+        entries = self.redis.xrevrange(view.MOVES_ENDED)
+        reports = [view.decode_move(fields[b"m"]) for _, fields in entries]
+        return [report for report in reports if report.migration_id == name]
+
     def ended_move(self, name: str) -> MoveReport | None:
         """Returns the last report of a move, None while there is none or it goes on."""
         if name in self.moves_under_way():
             return None
-        entries = self.redis.xrevrange(view.MOVES_ENDED)
-        reports = [view.decode_move(fields[b"m"]) for _, fields in entries]
-        return next((r for r in reports if r.migration_id == name), None)
+        return next(iter(self.ends_of(name)), None)
 
     def wait_move(self, name: str) -> MoveReport:
         """Waits until a move has ended in the view."""
         report = until(lambda: self.ended_move(name), f"the move {name} ends")
+        assert isinstance(report, MoveReport)
+        return report
+
+    def wait_own_report(self, name: str) -> MoveReport:
+        """Waits for what the source itself says of a move's end."""
+
+        def own() -> MoveReport | None:
+            ends = self.ends_of(name)
+            return next((r for r in ends if r.seq < view.SEQ_OF_ANOTHER), None)
+
+        report = until(own, f"the source tells how {name} ended")
         assert isinstance(report, MoveReport)
         return report
 

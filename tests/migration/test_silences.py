@@ -86,7 +86,7 @@ def test_a_commit_that_was_lost_with_its_link_is_refused_for_good(patient: Rig) 
     stopped(patient, "a", "Commit")
     until(lambda: patient.b.state(MOVE) == D.LOADED, "all but the commit is there")
     patient.b.ask("cut")
-    report = patient.wait_move(MOVE)
+    report = patient.wait_own_report(MOVE)
     assert (report.state, report.abort_code) == (MoveState.ABORTED, "peer_lost")
     assert [m.name for m in report.messages][-2:] == ["Ask", "Refused"]
     finish(patient)
@@ -101,7 +101,7 @@ def test_an_answer_that_was_lost_with_its_link_is_asked_for(patient: Rig) -> Non
     stopped(patient, "b", "Committed")
     patient.b.ask("let")
     patient.b.ask("cut")
-    report = patient.wait_move(MOVE)
+    report = patient.wait_own_report(MOVE)
     assert report.state is MoveState.COMMITTED
     finish(patient)
     assert patient.tokens(MOVED) == unmoved(long_answer(MOVED))
@@ -114,7 +114,7 @@ def test_a_link_that_breaks_in_mid_copy_costs_the_move_and_no_more(patient: Rig)
     until(lambda: patient.b.state(MOVE) == D.HELD, "it copies")
     stopped_at = len(patient.tokens(MOVED))
     patient.a.ask("cut")
-    assert patient.wait_move(MOVE).abort_code == "peer_lost"
+    assert patient.wait_own_report(MOVE).abort_code == "peer_lost"
     until(lambda: len(patient.tokens(MOVED)) > stopped_at, "it goes on")
     finish(patient)
     assert patient.tokens(MOVED) == unmoved(long_answer(MOVED))
