@@ -137,9 +137,12 @@ def test_an_engine_that_cannot_move_has_no_blocks_to_divide_by() -> None:
 
 
 def test_obstacles_say_whether_they_apply() -> None:
-    ranks = judge(replace(FOUND, shapes={"i-01": replace(SHAPE, ranks=2)})).obstacles
-    applying = [o.what for o in ranks if o.applies is Applies.YES]
-    assert applying == ["Tensor, pipeline, data or context parallel engines"]
+    apart = {"i-01": SHAPE, "i-02": replace(SHAPE, ranks=2)}
+    applying = [
+        o for o in judge(replace(FOUND, shapes=apart)).obstacles if o.applies is Applies.YES
+    ]
+    assert [o.what for o in applying] == ["Different model, version or block layout"]
+    assert "differ in ranks: i-01 has 1, i-02 has 2" in applying[0].why
     fine = judge(FOUND).obstacles
     assert not [o for o in fine if o.applies is Applies.YES]
     per_request = " ".join(o.what for o in fine if o.applies is Applies.PER_REQUEST)

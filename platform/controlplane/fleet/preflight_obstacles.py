@@ -20,6 +20,10 @@ _COMPARED: Final = (
     "ranks",
 )
 _ENGINE_KINDS: Final = (
+    (
+        "Pipeline, data or context parallel engines",
+        "Their ranks hold blocks of other layers or tokens; only tensor parallel ones move theirs.",
+    ),
     ("Speculative decoding", "The draft model's cache would stay behind."),
     (
         "Several KV cache groups",
@@ -46,7 +50,6 @@ _REQUEST_KINDS: Final = tuple(
 def obstacles_of(found: Found) -> tuple[Obstacle, ...]:
     """Lists what refuses moves: first what would stop all of them, then kinds of requests."""
     different = differences(found.shapes)
-    ranks = max((s.ranks for s in found.shapes.values()), default=1)
     pool_says = found.why if found.allowed is False else ""
 
     def here(is_so: bool) -> Applies:
@@ -61,11 +64,6 @@ def obstacles_of(found: Found) -> tuple[Obstacle, ...]:
             "Different model, version or block layout",
             "; ".join(filter(None, ["KV blocks fit only where all of it is the same", different])),
             here(bool(different)),
-        ),
-        Obstacle(
-            "Tensor, pipeline, data or context parallel engines",
-            "Each rank holds its own part of a block; that is not moved yet.",
-            here(ranks > 1),
         ),
         # Engines find out at their start and tell the pool: its own check names which it is.
         *(
