@@ -303,6 +303,7 @@ async def measure(
         gc.collect()
         gc.freeze()
         bench.moved.clear()
+        bench.problems.clear()
 
         def cases() -> list[Case]:
             return [Case(x, n, m) for x in lengths for n in range(moves) for m in METHODS]

@@ -33,11 +33,15 @@ from migration.report import MoveState
 ENGINES: Final = 4
 MAX_MODEL_LEN: Final = 1024
 KV_CACHE_GIB: Final = 0.0034
-"""26 blocks for requests in fp32: about what five of the six that a step may hold will need."""
-MAX_RUNNING: Final = 6
+"""26 blocks for requests in fp32: less than the eight that a step may hold will want."""
+MAX_RUNNING: Final = 8
 ENVIRON: Final = {"FERRY_MAX_RUNNING": str(MAX_RUNNING)}
-CLIENTS: Final = 18
+CLIENTS: Final = 16
 """Requests at once: some of them wait."""
+HOT_SHARE: Final = 0.6
+"""Of the new requests, those that go to one engine, another one every HOT_S seconds: it preempts
+and queues while others have room to move to."""
+HOT_S: Final = 4.0
 MOVERS: Final = 6
 """Moves at once."""
 LEAVING_SHARE: Final = 0.12
@@ -101,7 +105,7 @@ class Soak:
 
     async def _client(self) -> None:
         while not self.is_done:
-            recipe, door = self.random.choice(self.recipes), self.random.choice(self.rig.doors)
+            recipe, door = self.random.choice(self.recipes), self._door()
             is_leaving = self.random.random() < LEAVING_SHARE
             heard = await self.rig.submit(door, recipe.request())
             leaves_at = self.random.randrange(recipe.max_tokens) if is_leaving else None
@@ -113,6 +117,12 @@ class Soak:
                 await heard.until_over()
             self.answers.append((ride, answer_of(heard)))
             await self.rig.forget(heard)
+
+    def _door(self) -> EngineDoor:
+        """Chooses an engine for a new request."""
+        doors = self.rig.doors
+        hot = int(time.monotonic() / HOT_S) % len(doors)
+        return doors[hot] if self.random.random() < HOT_SHARE else self.random.choice(doors)
 
     @contextmanager
     def _listed(self, ride: Ride) -> Iterator[None]:
