@@ -1,6 +1,7 @@
 """A request that an engine asks of itself, to see whether a move loses anything."""
 
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from engine_pool.ports import EngineRequest
@@ -53,6 +54,8 @@ def _core_request(
         pooling_params=None,
         arrival_time=now_unix_s,
         lora_request=None,
-        cache_salt=None,
+        # Each run computes all of its prompt: blocks of an earlier one would hide a move's
+        # mistakes, and the two runs that are compared would not take the same steps.
+        cache_salt=uuid.uuid4().hex,
         data_parallel_rank=None,
     )

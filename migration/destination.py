@@ -28,6 +28,8 @@ TOKENS_TOLD: Final = 12
 """First tokens whose times the source is told: the pause among its neighbours."""
 TOKENS_WAIT_S: Final = 2.0
 """After that long it is told what there is."""
+TELL_FOR_SOURCE_S: Final = 1.0
+"""A source that lost only the connection ends the move itself, within a round trip or two."""
 KEPT_COMMIT_TIMEOUTS: Final = 4
 """How long an ended move can still be asked about, in commit timeouts: the source asks after one of
 them and waits another one for the answer."""
@@ -279,9 +281,17 @@ class DestinationMove:
     def _end(self) -> None:
         wait_s = TOKENS_WAIT_S if self.state is D.ADOPTED else self._kept_s
         self.deadline_s = self._office.clock() + wait_s
-        if self.state is D.DISCARDED and self._code == "peer_lost":
-            self._report_end(MoveState.ABORTED)
+        if self._code == "peer_lost":
+            is_here = self.state is D.ADOPTED
+            self._are_tokens_told |= is_here
+            self._report_end(MoveState.COMMITTED if is_here else MoveState.ABORTED)
 
     def _report_end(self, state: MoveState) -> None:
-        """Says how it ended for a source that cannot."""
-        self._office.reports.report_move_end(MoveEnd(self.move, state, self._code, self._why))
+        """Says how it ended for a source that cannot; one that lives has said so by then."""
+        end = MoveEnd(self.move, state, self._code, self._why)
+
+        def tell() -> None:
+            self._office.pause(TELL_FOR_SOURCE_S)
+            self._office.reports.report_move_end(end)
+
+        self._office.apart(tell)

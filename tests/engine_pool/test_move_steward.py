@@ -103,6 +103,8 @@ class ProbedEngine:
         self.bulletin = bulletin
         self.peer: ProbedEngine | None = None
         self.spoils: Callable[[int], int] = lambda token: token
+        self.drift: Callable[[int], int] = lambda token: token
+        """Changes what it says without a move."""
         self.refusal: tuple[str, str] | None = None
         self.aborts_moves = False
         self.forbidden: list[str] = []
@@ -150,8 +152,7 @@ class ProbedEngine:
             self.running[request_id] = (epoch, end)
         for index in range(start, end):
             token = 100 + index
-            if epoch > 1:
-                token = self.spoils(token)
+            token = self.spoils(token) if epoch > 1 else self.drift(token)
             reason = "length" if index == length - 1 else None
             frame = TokenFrame(request_id, epoch, index, (token,), self.name, reason)
             taken = self.writer.append([frame], frozenset([request_id] if index == 0 else []))
@@ -199,6 +200,15 @@ def test_the_self_test_names_the_first_token_that_differs(store, ends) -> None:
     test = self_test(store, ends)
     assert (test.ok, test.is_conclusive) == (False, True)
     assert test.detail == "output token 10 differs: 110 without, 7 with a move"
+
+
+def test_an_engine_that_does_not_repeat_itself_proves_nothing(store, ends) -> None:
+    engine = ends[0].engine
+    ends[1].engine.spoils = lambda token: 7
+    engine.drift = lambda token: token + engine.probes
+    test = self_test(store, ends)
+    assert (test.ok, test.is_conclusive) == (False, False)
+    assert "repeat itself" in test.detail
 
 
 def test_a_self_test_whose_move_is_refused_says_nothing_about_answers(store, ends) -> None:
