@@ -135,7 +135,9 @@ async def transport(stand: Stand, streams: int) -> Run:
         sink.open = streams
         await log.open(ids, reader.channel)
         requests = [
-            EngineRequest(i, 1, 100, TOKENS, TOKENS, PriorityClass.NORMAL, "bench", time.time(), b"")
+            EngineRequest(
+                i, 1, 100, TOKENS, TOKENS, PriorityClass.NORMAL, "bench", time.time(), b""
+            )
             for i in ids
         ]
         async with metered(stand, psutil.Process()) as run:
