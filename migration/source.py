@@ -29,7 +29,10 @@ LOOK_AGAIN_S: Final = 0.02
 TELL_TOKENS_S: Final = 3.0
 """How long the report of a committed move waits for the destination's first tokens."""
 TELL_EVERY_S: Final = 0.25
-"""Between two reports of a copy that goes on: the pages look twice a second."""
+"""Between two reports of a state that goes on: the pages look twice a second."""
+TELL_CHANGE_S: Final = 0.1
+"""Between two reports when the state has changed. One for each state would cost a quick move more
+than its copy does: they take the interpreter from the engine's steps."""
 
 
 class SourceMove:
@@ -53,6 +56,7 @@ class SourceMove:
         """To go on in, after the log was reclaimed."""
         self._end_error: StreamError | None = None
         self._told_at_s = office.clock()
+        self._told_state: SourceState | None = None
         steps = StepTimes(*office.side.step_ms())
         base = first_report(
             wish,
@@ -99,6 +103,7 @@ class SourceMove:
     def begin(self) -> None:
         """Asks the destination for room."""
         self._office.side.watch(self.wish.request_id, self)
+        self._tell()
         if self._outgoing.is_queued:
             self._send_prepare(None)
         else:
@@ -165,7 +170,11 @@ class SourceMove:
 
     def tick(self, now_s: float) -> None:
         """Reports a move that goes on, now and then."""
-        if self.state not in ENDS and now_s - self._told_at_s >= TELL_EVERY_S:
+        silent_s = now_s - self._told_at_s
+        if self.state not in ENDS and (
+            silent_s >= TELL_EVERY_S
+            or (self.state is not self._told_state and silent_s >= TELL_CHANGE_S)
+        ):
             self._tell()
 
     def handle(self, event: SourceEvent) -> None:
@@ -179,8 +188,6 @@ class SourceMove:
         if before in ENDS:
             return
         self._set_deadline()
-        if self.state is not before:
-            self._tell()
         if self.state in ENDS:
             self._end()
 
@@ -380,6 +387,7 @@ class SourceMove:
     def _tell(self) -> None:
         """Reports. A committed move is not called ended before its first tokens are known."""
         self._told_at_s = self._office.clock()
+        self._told_state = self.state
         shown = SHOWN[self.state]
         if shown.is_end and not self.is_told:
             shown = MoveState.COMMITTING
