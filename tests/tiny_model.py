@@ -8,6 +8,7 @@ Prints its folder below var/. Made in about a second, without torch; kept for th
 import json
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,6 @@ VERSION = 1
 """Raise it when anything below changes: the folder's name has it."""
 ROOT = Path(__file__).resolve().parents[1]
 MAX_MODEL_LEN = 2048
-LAYERS = 2
-HIDDEN = 128
-HEADS = 4
-KV_HEADS = 2
-HEAD_SIZE = 32
-"""vLLM's CPU attention takes no smaller one."""
-INTERMEDIATE = 256
 VOCABULARY = 1024
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -33,15 +27,34 @@ CHAT_TEMPLATE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a random Llama; the defaults are the tiny one's."""
+
+    max_model_len: int = MAX_MODEL_LEN
+    layers: int = 2
+    hidden: int = 128
+    heads: int = 4
+    kv_heads: int = 2
+    head_size: int = 32
+    """vLLM's CPU attention takes no smaller one."""
+    intermediate: int = 256
+
+
+def write_model(folder: Path, shape: Shape) -> None:
+    """Writes a random Llama with tokenizer into an empty folder."""
+    _write_tokenizer(folder, shape)
+    _write_config(folder, shape)
+    save_file(_weights(shape), folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def tiny_model() -> Path:
     """Returns the model's folder, making it if it is not there."""
     folder = ROOT / "var" / "test-models" / f"tiny-llama-{VERSION}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
-        _write_tokenizer(unfinished)
-        _write_config(unfinished)
-        save_file(_weights(), unfinished / "model.safetensors", metadata={"format": "pt"})
+        write_model(unfinished, Shape())
         try:
             os.rename(unfinished, folder)
         except OSError:
@@ -50,7 +63,7 @@ def tiny_model() -> Path:
     return folder
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder: Path, shape: Shape) -> None:
     """Trains a byte-level BPE on the texts at hand: every text has tokens, most words have few."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -70,27 +83,27 @@ def _write_tokenizer(folder: Path) -> None:
         "eos_token": "<|im_end|>",
         "unk_token": "<|endoftext|>",
         "pad_token": "<|im_end|>",
-        "model_max_length": MAX_MODEL_LEN,
+        "model_max_length": shape.max_model_len,
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=1))
 
 
-def _write_config(folder: Path) -> None:
+def _write_config(folder: Path, shape: Shape) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_SIZE,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_size,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "max_position_embeddings": MAX_MODEL_LEN,
+        "max_position_embeddings": shape.max_model_len,
         "vocab_size": VOCABULARY,
         "tie_word_embeddings": False,
         "bos_token_id": 1,
@@ -102,7 +115,7 @@ def _write_config(folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps(generation))
 
 
-def _weights() -> dict[str, np.ndarray]:
+def _weights(shape: Shape) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
 
     def matrix(rows: int, columns: int) -> np.ndarray:
@@ -110,24 +123,32 @@ def _weights() -> dict[str, np.ndarray]:
         scale = 1.5 / np.sqrt(columns)
         return (random.standard_normal((rows, columns)) * scale).astype(np.float32)
 
-    ones = np.ones(HIDDEN, dtype=np.float32)
+    ones = np.ones(shape.hidden, dtype=np.float32)
     weights = {
-        "model.embed_tokens.weight": matrix(VOCABULARY, HIDDEN),
+        "model.embed_tokens.weight": matrix(VOCABULARY, shape.hidden),
         "model.norm.weight": ones,
-        "lm_head.weight": matrix(VOCABULARY, HIDDEN),
+        "lm_head.weight": matrix(VOCABULARY, shape.hidden),
     }
-    for layer in range(LAYERS):
+    for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
         weights |= {
             f"{prefix}.input_layernorm.weight": ones,
             f"{prefix}.post_attention_layernorm.weight": ones,
-            f"{prefix}.self_attn.q_proj.weight": matrix(HEADS * HEAD_SIZE, HIDDEN),
-            f"{prefix}.self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_SIZE, HIDDEN),
-            f"{prefix}.self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_SIZE, HIDDEN),
-            f"{prefix}.self_attn.o_proj.weight": matrix(HIDDEN, HEADS * HEAD_SIZE),
-            f"{prefix}.mlp.gate_proj.weight": matrix(INTERMEDIATE, HIDDEN),
-            f"{prefix}.mlp.up_proj.weight": matrix(INTERMEDIATE, HIDDEN),
-            f"{prefix}.mlp.down_proj.weight": matrix(HIDDEN, INTERMEDIATE),
+            f"{prefix}.self_attn.q_proj.weight": matrix(
+                shape.heads * shape.head_size, shape.hidden
+            ),
+            f"{prefix}.self_attn.k_proj.weight": matrix(
+                shape.kv_heads * shape.head_size, shape.hidden
+            ),
+            f"{prefix}.self_attn.v_proj.weight": matrix(
+                shape.kv_heads * shape.head_size, shape.hidden
+            ),
+            f"{prefix}.self_attn.o_proj.weight": matrix(
+                shape.hidden, shape.heads * shape.head_size
+            ),
+            f"{prefix}.mlp.gate_proj.weight": matrix(shape.intermediate, shape.hidden),
+            f"{prefix}.mlp.up_proj.weight": matrix(shape.intermediate, shape.hidden),
+            f"{prefix}.mlp.down_proj.weight": matrix(shape.hidden, shape.intermediate),
         }
     return weights
 
