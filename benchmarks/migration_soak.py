@@ -152,14 +152,16 @@ class Soak:
             others = [door for door in self.rig.doors if door is not ride.place]
             await self._move(ride, self.random.choice(others))
 
-    async def _move(self, ride: Ride, destination: EngineDoor) -> None:
+    async def _move(
+        self, ride: Ride, destination: EngineDoor, *, cancelled_share: float = CANCELLED_SHARE
+    ) -> None:
         source = ride.place
         request_id = ride.heard.request_id
         move, refused = await self.rig.migrate(LIVE, request_id, source, destination)
         if refused is not None:
             self.refusals[refused[0]] += 1
             return
-        if self.random.random() < CANCELLED_SHARE:
+        if self.random.random() < cancelled_share:
             await asyncio.sleep(self.random.uniform(0.0, CANCEL_WITHIN_S))
             await source.cancel(move)
         report = await self.rig.report(move)
@@ -210,7 +212,8 @@ class Soak:
                 recipe = self.recipes[0]
                 heard = await self.rig.submit(source, recipe.request(is_alone=True))
                 await heard.until(2)
-                await self._move(Ride(recipe, heard, source, None), destination)
+                ride = Ride(recipe, heard, source, None)
+                await self._move(ride, destination, cancelled_share=0.0)
                 await heard.until_over()
                 await self.rig.forget(heard)
                 if self.ends["committed"] == before["committed"]:
