@@ -46,6 +46,8 @@ class Copying:
         self._copies = 0
         self._sent_blocks = 0
         self._is_in_stage = False
+        self._room_when_asked = 0
+        """Blocks held when more room was asked for last, without blocks to send."""
 
     def open(self, ready: Callable[[str | None], None]) -> None:
         """Gets a channel; calls `ready` with an offer for the other end, None for one that is open
@@ -82,13 +84,23 @@ class Copying:
         self.first_block = self._sent_blocks
         self.blocks = stage.blocks if isinstance(stage, Copy) else 0
         # The block of now and the next one, should this one fill up before the pause.
-        return self.blocks > 0 or complete + 2 > self.held_blocks
+        wants_room = complete + 2 > self.held_blocks
+        if self.blocks == 0 and wants_room:
+            # Asked for in vain before: the request is near the longest that the model takes.
+            wants_room = self._room_when_asked != self.held_blocks
+            self._room_when_asked = self.held_blocks
+        return self.blocks > 0 or wants_room
+
+    def announce(self) -> None:
+        """Notes that the planned stage is announced: the destination receives from now on."""
+        self.number += 1
+        self._is_in_stage = self.blocks > 0
 
     def plan_last(self, blocks: int) -> None:
-        """Plans the last stage, of a request that has so many blocks."""
-        self.number += 1
+        """Plans and announces the last stage, of a request that has so many blocks."""
         self.first_block = self._sent_blocks
         self.blocks = max(0, blocks - self._sent_blocks)
+        self.announce()
 
     def send(self, all_blocks: Sequence[int], *, is_last: bool) -> None:
         """Sends the planned ones of a request's blocks."""
@@ -96,7 +108,7 @@ class Copying:
             return
         ids = all_blocks[self.first_block : self.first_block + self.blocks]
         self._copies += not is_last
-        self.is_sending = self._is_in_stage = True
+        self.is_sending = True
         block_bytes = self._office.shape.block_bytes
         self._story.begin_stage(self.number, len(ids), block_bytes, is_last=is_last)
         self._office.plane.send(self.channel, ids, urgent=is_last).add_done_callback(
@@ -108,6 +120,11 @@ class Copying:
         self._is_in_stage = False
         self._story.end_stage()
         self._sent_blocks += self.blocks
+
+    def note_refused(self, *, is_channel_broken: bool) -> None:
+        """Notes that the destination has given up, and what it says of the channel."""
+        self._is_in_stage = self.is_sending
+        self.is_broken |= is_channel_broken
 
     @property
     def is_dirty(self) -> bool:

@@ -122,7 +122,7 @@ class SourceMove:
                     self._copying.note_received()
                     self.handle(E.RECEIVED)
             case messages.Refused():
-                self._copying.is_broken |= message.is_channel_broken
+                self._copying.note_refused(is_channel_broken=message.is_channel_broken)
                 self._because(message.code, message.why)
                 self.handle(E.REFUSED)
             case messages.Committed():
@@ -273,7 +273,7 @@ class SourceMove:
 
     def _send_stage(self) -> None:
         copying = self._copying
-        copying.number += 1
+        copying.announce()
         size = self._office.shape.block_size_tokens
         room = room_tokens(self._outgoing.computed_tokens, size)
         self._say(

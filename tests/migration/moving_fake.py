@@ -38,6 +38,8 @@ class MovingFake(FakeEngine):
         self.parked_requests: dict[str, EngineRequest] = {}
         self.held: dict[str, EngineRequest] = {}
         self.queued: dict[str, EngineRequest] = {}
+        self.blocks_max = blocks
+        """Of one request: what the model's longest takes."""
         self.cached_blocks = 0
         """That `hold` finds in its prefix cache."""
         self.adopt_refusal: Refusal | None = None
@@ -126,7 +128,7 @@ class MovingFake(FakeEngine):
         self._free_table(request_id)
 
     def hold(self, request, output_token_ids, tokens) -> Held | Refusal:
-        need = -(-tokens // BLOCK)
+        need = min(-(-tokens // BLOCK), self.blocks_max)
         if need > len(self.free):
             return Refusal("no_blocks", f"{len(self.free)} free, {need} needed")
         self.held[request.request_id] = request
@@ -135,7 +137,7 @@ class MovingFake(FakeEngine):
 
     def reserve(self, request_id: str, tokens: int) -> Held | Refusal:
         table = self.tables[request_id]
-        need = -(-tokens // BLOCK) - len(table)
+        need = min(-(-tokens // BLOCK), self.blocks_max) - len(table)
         if need > len(self.free):
             return Refusal("no_blocks", f"{len(self.free)} free, {need} needed")
         table += [self.free.pop() for _ in range(max(0, need))]

@@ -1,7 +1,5 @@
 """Two agents move requests between two step loops: what the reader gets, and what is left over."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from migration import messages
@@ -9,22 +7,7 @@ from migration.ports import Refusal
 from migration.protocol import SourceState
 from migration.report import MoveState
 from tests.engine_pool.make import request
-from tests.migration.two_sides import Two, until
-
-
-@pytest.fixture
-def two() -> Iterator[Two]:
-    pair = Two()
-    pair.start()
-    yield pair
-    pair.stop()
-
-
-def run_to_end(pair: Two, request_id: str, tokens: int) -> None:
-    pair.a.run()
-    pair.b.run()
-    until(lambda: pair.log.is_over(request_id))
-    assert pair.log.tokens(request_id) == list(range(1, tokens + 1))
+from tests.migration.two_sides import Two, run_to_end, until
 
 
 def is_at(pair: Two, side_name: str, request_id: str) -> bool:

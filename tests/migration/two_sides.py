@@ -227,3 +227,10 @@ def until(claim: Callable[[], object]):
         assert time.monotonic() < give_up_s, "it does not happen"
         time.sleep(0.002)
     return found
+
+
+def run_to_end(pair: Two, request_id: str, tokens: int) -> None:
+    pair.a.run()
+    pair.b.run()
+    until(lambda: pair.log.is_over(request_id))
+    assert pair.log.tokens(request_id) == list(range(1, tokens + 1))
