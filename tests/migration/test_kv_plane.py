@@ -296,10 +296,10 @@ def test_the_last_blocks_of_a_move_do_not_wait_for_a_rest(
 ):
     monkeypatch.setattr(kv_line, "rest_s", lambda busy_s, copy_share: 10 * ANSWER_S)
     slow = make_plane(io, chunk_bytes=CHUNK_BYTES, copy_share=0.5)
-    connect(slow, peer, "paced")
+    connect(slow, peer, "unrested")
     for urgent in (False, True):
-        receiving = peer.begin("receive", "paced", range(1))
-        slow.send("paced", range(1), urgent=urgent).result(ANSWER_S)
+        receiving = peer.begin("receive", "unrested", range(1))
+        slow.send("unrested", range(1), urgent=urgent).result(ANSWER_S)
         receiving.result()
     slow.shut_down()
 
