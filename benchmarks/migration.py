@@ -1,8 +1,8 @@
 """How long a request that moves stands still: live, stop-and-copy, and recompute, in one run.
 
 Two real vLLM engines, each in its own process as in production (engine host, step thread,
-publisher, token log in a real store, agent, links, gloo channels), without Ray. The model is the
-tests' tiny Llama in fp32 with a context of 8192 tokens; blocks have vLLM's default size on CPU, 128
+publisher, token log in a real store, agent, links, gloo channels), without Ray. The model is a
+random Llama of 10 million parameters in fp32 (SHAPE); blocks have vLLM's default size on CPU, 128
 tokens. The reader is a web process's: downtime is the gap between the source's last token and the
 destination's first one as the reader sees them.
 
@@ -48,17 +48,28 @@ from benchmarks.migration_rig import (
     rigged,
 )
 from migration.report import MoveReport
+from tests.tiny_model import Shape
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
 
-MAX_MODEL_LEN: Final = 8192
+SHAPE: Final = Shape(
+    max_model_len=4096,
+    layers=6,
+    hidden=384,
+    heads=6,
+    kv_heads=3,
+    head_size=64,
+    intermediate=1024,
+)
+"""10 million parameters, 9,216 bytes of KV cache a token in fp32: large enough that a step is more
+than the interpreter's work and a long prefill takes a second, small enough for 600 moves."""
 OUTPUT_TOKENS: Final = 96
 ASK_AFTER_TOKENS: Final = 16
 """Output tokens before the move is asked for: gaps to compare the pause with."""
-LENGTHS: Final = (128, 512, 1024, 3000, 8000)
-"""Tokens when the move is asked for; the last is the longest that leaves a move its block of room
-below the model's limit."""
+LENGTHS: Final = (128, 512, 1024, 3000, 4000)
+"""Tokens when the move is asked for; with the answer's rest, the last is the longest that the model
+takes."""
 QUICK_MOVES: Final = 3
 TRIES: Final = 3
 """On a busy machine an agent's thread may wait so long that the request ends before it moves."""
@@ -67,8 +78,8 @@ BACKGROUND: Final = 4
 """Requests beside the moving one, on each engine."""
 BACKGROUND_PROMPT_TOKENS: Final = 128
 BACKGROUND_OUTPUT_TOKENS: Final = 600
-TINY_KV_GIB: Final = 0.2
-"""About 100,000 tokens of the tiny model: memory is not what is measured."""
+RANDOM_KV_GIB: Final = 0.4
+"""About 46,000 tokens of the random model: memory is not what is measured."""
 OTHER_KV_GIB: Final = 1.0
 """About 45,000 tokens of the default model."""
 
@@ -289,8 +300,8 @@ async def measure(
     """Makes all moves and compares the answers."""
     async with rigged(
         2,
-        max_model_len=MAX_MODEL_LEN,
-        kv_cache_gib=OTHER_KV_GIB if model else TINY_KV_GIB,
+        shape=SHAPE,
+        kv_cache_gib=OTHER_KV_GIB if model else RANDOM_KV_GIB,
         model=model,
         dtype="auto" if model else "float32",
     ) as rig:

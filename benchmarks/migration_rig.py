@@ -6,7 +6,6 @@ saw each frame; all that is measured about a stream is measured there, in the be
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -36,7 +35,7 @@ from engine_pool.view import read_ended_move
 from engine_pool.vllm_detail import ONE_FRAME_BYTES
 from migration.report import MoveReport
 from migration.wish import MoveWish
-from tests.tiny_model import VOCABULARY, tiny_model
+from tests.tiny_model import VOCABULARY, Shape, write_model
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -196,7 +195,7 @@ class Rig:
 async def rigged(
     instances: int,
     *,
-    max_model_len: int,
+    shape: Shape,
     kv_cache_gib: float,
     environ: dict[str, str] | None = None,
     model: Path | None = None,
@@ -204,8 +203,8 @@ async def rigged(
 ) -> AsyncIterator[Rig]:
     """Starts a store and engines, with their state in a folder of its own; ends them all.
 
-    `environ`: PoolConfig's variables, besides model and store. `model`: a folder; None: the tests'
-    tiny model with that context. `dtype`: vLLM's name of one, "auto": what the product takes.
+    `environ`: PoolConfig's variables, besides model and store. `model`: a folder; None: a random
+    Llama of that shape. `dtype`: vLLM's name of one, "auto": what the product takes.
     """
     with (
         tempfile.TemporaryDirectory(prefix="ferry-moves-") as name,
@@ -218,13 +217,13 @@ async def rigged(
         command = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
         stack.enter_context(child(command, dict(os.environ), var / "store.log"))
         await asyncio.to_thread(wait_for_store, redis_url)
-        folder = model or long_model(var, max_model_len)
+        folder = model or random_model(var, shape)
         own = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "REDIS_URL": redis_url,
             "FERRY_VAR_DIR": name,
-            "FERRY_MAX_MODEL_LEN": str(max_model_len),
+            "FERRY_MAX_MODEL_LEN": str(shape.max_model_len),
             **(environ or {}),
         }
         starting = []
@@ -294,16 +293,11 @@ def child(
                 process.wait(STOP_TIMEOUT_S)
 
 
-def long_model(var: Path, max_model_len: int) -> Path:
-    """Returns the tests' tiny model with a context of its own length, below `var`."""
-    tiny, folder = tiny_model(), var / "model"
+def random_model(var: Path, shape: Shape) -> Path:
+    """Writes a random Llama below `var` and returns its folder."""
+    folder = var / "model"
     folder.mkdir()
-    for file in tiny.iterdir():
-        if file.name != "config.json":
-            (folder / file.name).symlink_to(file)
-    config = json.loads((tiny / "config.json").read_text())
-    config["max_position_embeddings"] = max_model_len
-    (folder / "config.json").write_text(json.dumps(config))
+    write_model(folder, shape)
     return folder
 
 

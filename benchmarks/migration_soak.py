@@ -29,6 +29,7 @@ from benchmarks.migration_engine import LIVE, EngineDoor
 from benchmarks.migration_recipes import Answer, Recipe, answer_of, difference, recipes
 from benchmarks.migration_rig import Heard, Interrupted, Rig, end_on_signals, rigged
 from migration.report import MoveState
+from tests.tiny_model import Shape
 
 ENGINES: Final = 4
 MAX_MODEL_LEN: Final = 1024
@@ -242,7 +243,7 @@ async def soak(moves: int, seed: int) -> dict[str, Any]:
     rng = random.Random(seed)
     async with rigged(
         ENGINES,
-        max_model_len=MAX_MODEL_LEN,
+        shape=Shape(max_model_len=MAX_MODEL_LEN),
         environ=ENVIRON,
         kv_cache_gib=KV_CACHE_GIB,
         dtype="float32",

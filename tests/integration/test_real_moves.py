@@ -11,7 +11,8 @@ from tests.integration.operator import Operator
 from tests.integration.streams import Event, chat_body, open_stream, take, text_of
 from tests.tiny_model import tiny_model
 
-TOKENS = 400
+TOKENS = 1200
+"""Some seconds of decoding: both moves end before the answer does."""
 KINDS = {
     "greedy": {"temperature": 0},
     "seeded": {"temperature": 0.9, "seed": 11, "logprobs": True, "top_logprobs": 2},

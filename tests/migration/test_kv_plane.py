@@ -1,8 +1,10 @@
 """KV blocks between processes: the other end of every channel here is a process of its own."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -10,7 +12,6 @@ import torch
 from migration import kv_line
 from migration.kv_plane import LocalKvPlane, daemon_thread
 from migration.ports import Transfer, TransferFailed
-from migration.torch_threads import use_one_torch_thread
 from tests.migration.peer import (
     ANSWER_S,
     FakeBlocks,
@@ -322,19 +323,25 @@ def test_shutting_down_ends_every_thread_and_transfer(peer: Peer, io: FakeBlocks
     assert all(thread.daemon and not thread.is_alive() for thread in threads)
 
 
-def test_copying_threads_use_one_torch_thread_and_others_keep_theirs():
-    def in_new_thread(work: Callable[[], None]) -> int:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(lambda: (work(), torch.get_num_threads())[1]).result(ANSWER_S)
+TORCH_THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from migration.torch_threads import use_one_torch_thread
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        assert in_new_thread(use_one_torch_thread) == 1
-        assert in_new_thread(lambda: None) == 3
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+def in_new_thread(work):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: (work(), torch.get_num_threads())[1]).result()
+
+torch.set_num_threads(3)
+print(in_new_thread(use_one_torch_thread), in_new_thread(lambda: None), torch.get_num_threads())
+"""
+
+
+def test_copying_threads_use_one_torch_thread_and_others_keep_theirs():
+    # In a process of its own: an engine in this one takes torch's setter away.
+    command = [sys.executable, "-c", TORCH_THREADS]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.split() == ["1", "3", "3"]
 
 
 def begin_half(plane: LocalKvPlane, other: Peer, channel: str, victim: str) -> "Future[Transfer]":
