@@ -1,13 +1,13 @@
 """How long a request that moves stands still: live, stop-and-copy, and recompute, in one run.
 
 Two real vLLM engines, each in its own process as in production (engine host, step thread,
-publisher, token log in a real store, agent, links, gloo channels), without Ray. The model is a
-random Llama of 10 million parameters in fp32 (SHAPE); blocks have vLLM's default size on CPU, 128
-tokens. The reader is a web process's: downtime is the gap between the source's last token and the
-destination's first one as the reader sees them.
+publisher, token log in a real store, agent, links, gloo channels), without Ray. The model is the
+tests' tiny Llama in fp32 with a context of 8192 tokens (`--larger`: one of 10 million parameters);
+blocks have vLLM's default size on CPU, 128 tokens. The reader is a web process's: downtime is the
+gap between the source's last token and the destination's first one as the reader sees them.
 
     python -m benchmarks.migration [--moves 20] [--lengths 128,512] [--quick] [--save FILE]
-        [--model FOLDER]
+        [--larger] [--model FOLDER]
 
 - live: the product's move
 - stop-and-copy: the same code without a copy before the pause
@@ -53,7 +53,10 @@ from tests.tiny_model import Shape
 if TYPE_CHECKING:
     from vllm import SamplingParams
 
-SHAPE: Final = Shape(
+TINY: Final = Shape(max_model_len=8192)
+"""The tests' model with a longer context: a step is little more than the interpreter's work, so it
+shows what a move itself costs."""
+LARGER: Final = Shape(
     max_model_len=4096,
     layers=6,
     hidden=384,
@@ -62,14 +65,14 @@ SHAPE: Final = Shape(
     head_size=64,
     intermediate=1024,
 )
-"""10 million parameters, 9,216 bytes of KV cache a token in fp32: large enough that a step is more
-than the interpreter's work and a long prefill takes a second, small enough for 600 moves."""
+"""10 million parameters, 9,216 bytes of KV cache a token in fp32: a step is more than the
+interpreter's work, and a prefill of 3,000 tokens takes a second."""
 OUTPUT_TOKENS: Final = 96
 ASK_AFTER_TOKENS: Final = 16
 """Output tokens before the move is asked for: gaps to compare the pause with."""
-LENGTHS: Final = (128, 512, 1024, 3000, 4000)
-"""Tokens when the move is asked for; with the answer's rest, the last is the longest that the model
-takes."""
+LENGTHS: Final = (128, 512, 1024, 3000, 8000)
+"""Tokens when the move is asked for; with the answer's rest, the last is about the longest that the
+tiny model takes."""
 QUICK_MOVES: Final = 3
 TRIES: Final = 3
 """On a busy machine an agent's thread may wait so long that the request ends before it moves."""
@@ -79,7 +82,7 @@ BACKGROUND: Final = 4
 BACKGROUND_PROMPT_TOKENS: Final = 128
 BACKGROUND_OUTPUT_TOKENS: Final = 600
 RANDOM_KV_GIB: Final = 0.4
-"""About 46,000 tokens of the random model: memory is not what is measured."""
+"""46,000 tokens of the larger random model: memory is not what is measured."""
 OTHER_KV_GIB: Final = 1.0
 """About 45,000 tokens of the default model."""
 
@@ -295,12 +298,12 @@ async def background(rig: Rig) -> AsyncIterator[None]:
 
 
 async def measure(
-    lengths: Sequence[int], moves: int, seed: int, model: Path | None
+    lengths: Sequence[int], moves: int, seed: int, model: Path | None, shape: Shape
 ) -> tuple[Bench, dict[str, int]]:
     """Makes all moves and compares the answers."""
     async with rigged(
         2,
-        shape=SHAPE,
+        shape=shape,
         kv_cache_gib=OTHER_KV_GIB if model else RANDOM_KV_GIB,
         model=model,
         dtype="auto" if model else "float32",
@@ -331,6 +334,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MOVES} moves of each")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--larger", action="store_true", help="the larger random model, to 4096")
     parser.add_argument("--model", type=Path, help="another model's folder")
     parser.add_argument("--save", type=Path, help="keeps the JSON there, for migration_plot")
     return parser.parse_args()
@@ -344,7 +348,9 @@ def main() -> int:
     busy_before = os.getloadavg()[0]
     began_s = time.monotonic()
     try:
-        bench, counts = asyncio.run(measure(lengths, moves, options.seed, options.model))
+        shape = LARGER if options.larger else TINY
+        run = measure(lengths, moves, options.seed, options.model, shape)
+        bench, counts = asyncio.run(run)
     except (KeyboardInterrupt, Interrupted) as error:
         print(f"interrupted: {type(error).__name__}", flush=True)
         return 130
