@@ -160,7 +160,8 @@ def test_a_worker_that_is_gone_fails_what_waits_and_is_told_once(
     assert destination.hung_up[1].wait(WAIT_S)
     with pytest.raises(TransferFailed, match="a worker process of this engine has ended"):
         receiving.result(WAIT_S)
-    with pytest.raises(TransferFailed, match="a worker process of this engine has ended"):
+    # The rank that lives may have closed the channel by now, and then says so first.
+    with pytest.raises(TransferFailed, match=r"a worker process .* has ended|there is no channel"):
         destination.plane.receive(channel, [5]).result(WAIT_S)
     with pytest.raises(TransferFailed):
         source.plane.send(channel, [9], urgent=True).result(WAIT_S)
