@@ -174,7 +174,9 @@ class EngineActor:
         """Measures the way to another engine: bytes_per_s and round_trip_ms, or `error`."""
         try:
             invitation = await self._invitation(destination_actor)
-            answer = self._desk().measure(destination_actor, invitation, size_bytes)
+            # The name ends with the incarnation, by which a move to it has its link already.
+            incarnation = destination_actor.rpartition(":")[2]
+            answer = self._desk().measure(incarnation, invitation, size_bytes)
             way = await asyncio.wait_for(asyncio.wrap_future(answer), ASK_TIMEOUT_S)
         except (EngineFailed, TransferFailed, OSError, TimeoutError) as error:
             return {"error": str(error) or "no answer in time"}

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Final, Protocol, cast, runtime_checkable
 
+import msgspec
 import redis
 
 from engine_pool.engine_spec import EngineSpec
@@ -98,15 +99,14 @@ class MoveDesk:
     ) -> "Future[Refusal | None]":
         """Begins a move (MigrationAgent.migrate)."""
         return self.agent.migrate(
-            MoveWish(**wish),  # type: ignore[arg-type]
-            Invitation(**invitation),  # type: ignore[arg-type]
+            msgspec.convert(wish, MoveWish), msgspec.convert(invitation, Invitation)
         )
 
     def measure(
         self, incarnation: str, invitation: dict[str, object], size_bytes: int
     ) -> "Future[Way]":
         """Measures the way to another engine (MigrationAgent.measure)."""
-        return self.agent.measure(incarnation, Invitation(**invitation), size_bytes)  # type: ignore[arg-type]
+        return self.agent.measure(incarnation, msgspec.convert(invitation, Invitation), size_bytes)
 
     def submit_probe(
         self, request_id: str, prompt_tokens: int, max_tokens: int

@@ -4,7 +4,6 @@ Whoever wants a move calls `migrate` at the source; the two agents do the rest o
 and a channel (data). Nothing here touches the engine: that is the step thread's (engine_side.py).
 """
 
-import functools
 import logging
 import queue
 import threading
@@ -340,7 +339,7 @@ class MigrationAgent:
             return known
         link = self._connect(invitation)
         # Two at the same time are both good; the later one is used on.
-        self._post(functools.partial(self._links.__setitem__, incarnation, link))
+        self._post(partial(self._links.__setitem__, incarnation, link))
         return link
 
     def _connect(self, invitation: Invitation) -> PeerLink:

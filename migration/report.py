@@ -129,7 +129,7 @@ class MoveReport:
     destination_freeness: float | None = None
     abort_code: str = ""
     """A slug: no_blocks, request_finished, request_preempted, client_cancelled, peer_lost,
-    timed_out, cancelled, refused, transfer_failed, disabled."""
+    timed_out, cancelled, refused, transfer_failed, disabled, too_many, request_started."""
     abort_reason: str = ""
     """In words: "i-03 had 12 free blocks and needed 41"."""
 

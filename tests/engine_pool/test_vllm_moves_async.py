@@ -38,7 +38,7 @@ def engines() -> Iterator[tuple[object, object]]:
     def make_asynchronous(spec, *, is_cpu):
         config = make_config(spec, is_cpu=is_cpu)
         config.scheduler_config.async_scheduling = True
-        # No prompt is cut into chunks: a seeded one kills vLLM's CPU engine then.
+        # No prompt is cut into chunks here; test_vllm_engine.py has those.
         config.scheduler_config.max_num_batched_tokens = BATCH_TOKENS
         return config
 
