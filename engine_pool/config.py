@@ -52,6 +52,16 @@ class PoolConfig:
     """FERRY_ENGINE_MEMORY_GIB, GiB that an engine needs besides its KV cache; checked before
     start."""
 
+    ageing_s: float = 120.0
+    """FERRY_AGEING_S, 0 or more, 0: off: for each such period that the first of a class has waited
+    in an engine's queue it counts as one class higher there. Above any wait of a healthy pool."""
+    class_preemptions_max: int = 3
+    """FERRY_CLASS_PREEMPTIONS_MAX, 0-1000, 0: off: how often one running request makes room for
+    waiting ones of a higher class. Each time it computes its tokens again."""
+    fair_output_tokens: int = 512
+    """FERRY_FAIR_OUTPUT_TOKENS, 1-10,000,000: most output tokens that a request is expected to
+    produce when its tenant's turn is reckoned; at its end what it really produced counts."""
+
     report_interval_ms: int = 100
     """Longest time between two load reports of an instance; the pages call it stale after 5 s."""
     report_min_gap_ms: int = 20
@@ -144,6 +154,19 @@ class PoolConfig:
             log_ended_s=_read(environ, "FERRY_RESUME_S", _integer(1, 86_400), default.log_ended_s),
             orphan_grace_s=_read(
                 environ, "FERRY_ORPHAN_GRACE_S", _number(0.0), default.orphan_grace_s
+            ),
+            ageing_s=_read(environ, "FERRY_AGEING_S", _number(0.0), default.ageing_s),
+            class_preemptions_max=_read(
+                environ,
+                "FERRY_CLASS_PREEMPTIONS_MAX",
+                _integer(0, 1000),
+                default.class_preemptions_max,
+            ),
+            fair_output_tokens=_read(
+                environ,
+                "FERRY_FAIR_OUTPUT_TOKENS",
+                _integer(1, 10_000_000),
+                default.fair_output_tokens,
             ),
             **_read_migration(environ, default),
         )

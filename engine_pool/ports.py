@@ -33,6 +33,8 @@ class EngineRequest:
     tenant: str
     arrival_unix_s: float
     payload: bytes
+    weight: float = 1.0
+    """The tenant's share of its class, against the other tenants' (policy/fair_share.py)."""
 
 
 @dataclass(frozen=True, slots=True)
