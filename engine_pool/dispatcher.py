@@ -29,6 +29,8 @@ from engine_pool.errors import (
 from engine_pool.live_view import LiveView
 from engine_pool.outbox import EngineGate, Outbox
 from engine_pool.policy.dispatch import Refusal, RequestDemand, choose
+from engine_pool.policy.reports import pool_standings, why_nobody
+from engine_pool.policy.settings import DispatchRule
 from engine_pool.ports import EngineRequest
 from engine_pool.stream import Stream
 from engine_pool.token_log import TokenLogReader, request_key, route_key
@@ -91,6 +93,7 @@ class Dispatcher:
         self._log = log
         self._store = store
         self._gate = gate
+        self._rule = DispatchRule()
         self._outboxes: dict[str, Outbox] = {}
         self._aborts = Aborts(live, reader, lambda actor, ids: self._outbox(actor).abort(ids))
 
@@ -168,12 +171,13 @@ class Dispatcher:
             statuses = tuple(s for s in pool.statuses if s.instance not in excluded)
             pool = replace(pool, statuses=statuses)
         first = submission.requests[0]
-        demand = RequestDemand(first.request_id, submission.demand_tokens)
-        choice = choose(pool, demand, first.priority_class, now_unix_s)
+        demand = RequestDemand(first.request_id, submission.demand_tokens, first.priority_class)
+        choice = choose(pool_standings(pool, now_unix_s), demand, self._rule)
         if isinstance(choice, Refusal):
             if choice.is_permanent:
                 raise RequestTooLarge(f"No instance can take this request: {choice.why}.")
-            raise NoInstance(f"No instance takes requests now: {choice.why}.")
+            why = why_nobody(pool, now_unix_s)
+            raise NoInstance(f"No instance takes requests now: {why}.")
         return self._live.statuses[choice.instance], choice.reason
 
     async def _announce(

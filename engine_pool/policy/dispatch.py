@@ -1,32 +1,28 @@
 """Where a new request goes: to the freest instance, as of the last reports and what was sent since.
 
-`F = (free - watermark - all queued) / (running + queued)` in KV tokens a request, the rule that
-worked for every mix of lengths in simulation. Requests that web processes have sent and
-that no report shows yet (the in-flight ledger) count as queued; without them a stale report makes
-a herd. Headroom plays no part here. Does not decide who may send what, nor where a request moves
-later.
+`F = (free - watermark - queued) / (running + queued)` in KV tokens a request: the decode steps that
+everybody there could still take with everything queued let in. Requests that were sent and that no
+report shows yet (the in-flight ledger) count as queued; without them a stale report makes a herd.
+
+Classes (Llumnix, OSDI 2024, section 4.4): lower classes see the headroom of higher ones as taken,
+so they keep away from instances that serve those. A class with headroom of its own is packed on
+instances that serve it already, up to its target load, judged by F without headroom. What waits in
+lower classes does not count against a request, since it goes ahead of them.
+
+An instance that has the beginning of a prompt in its prefix cache needs less for it. If that is
+most of the prompt, it is preferred as long as it stays free enough.
+
+Does not decide who may send what, when a request is sent, nor where it moves later.
 """
 
 import math
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from engine_pool.types import (
-    InFlight,
-    InstanceLoad,
-    InstanceName,
-    InstanceState,
-    PoolView,
-    PriorityClass,
-    RequestId,
-)
-
-REPORT_MAX_AGE_S = 5.0
-"""Older reports do not count. Engines report every 100 ms; the pages call a report stale after 5
-s, too."""
-WATERMARK = 0.01
-"""Share of its capacity that an engine keeps free at admission (Llumnix)."""
+from engine_pool.policy.settings import DispatchRule, QueueRule
+from engine_pool.policy.standing import CLASSES, Standing
+from engine_pool.types import InstanceName, PriorityClass, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +32,9 @@ class RequestDemand:
     request_id: RequestId
     demand_tokens: int
     """KV tokens that its prefill needs."""
+    priority_class: PriorityClass = PriorityClass.NORMAL
+    cached_tokens: Mapping[InstanceName, int] = field(default_factory=dict)
+    """Of its prompt, by instance: those that its prefix cache is known to hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,100 +54,195 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    load: InstanceLoad
-    sent: tuple[InFlight, ...]
+class Score:
+    """An instance in the eyes of a class. Compared as (order, left_tokens)."""
 
-    @property
-    def holds_tokens(self) -> int:
-        """KV tokens that one request can have at most."""
-        return int(self.load.capacity_tokens * (1 - WATERMARK))
-
-    @property
-    def queued(self) -> int:
-        return len(self.load.waiting) + len(self.sent)
-
-    @property
-    def left_tokens(self) -> int:
-        """KV tokens that are left once everything queued is in; negative when not all fits."""
-        reported = sum(r.demand_tokens for r in self.load.waiting)
-        sent = sum(r.demand_tokens for r in self.sent)
-        return self.holds_tokens - self.load.used_tokens - reported - sent
+    order_steps: float
+    """F; for a shortage the tokens that are short, undivided: dividing them by the batch would
+    make a long queue look freer than a short one."""
+    left_tokens: int
+    """KV tokens left once everything that counts is in; negative when not all fits."""
+    requests: int
+    """Running and queued ones among which they are shared."""
 
     @property
     def freeness_steps(self) -> float:
-        requests = len(self.load.running) + self.queued
-        return self.left_tokens / requests if requests else math.inf
+        return self.left_tokens / self.requests if self.requests else math.inf
 
-    def ahead_of(self, priority_class: PriorityClass) -> int:
-        """Counts the queued requests that go before a new one of the class."""
-        queued = [r.priority_class for r in self.load.waiting]
-        queued += [r.priority_class for r in self.sent]
-        return sum(c.rank <= priority_class.rank for c in queued)
+    @property
+    def key(self) -> tuple[float, int]:
+        return self.order_steps, self.left_tokens
+
+
+def holds_tokens(s: Standing, rule: DispatchRule) -> int:
+    """Returns how many KV tokens one request can have at most."""
+    return int(s.capacity_tokens * (1 - rule.watermark))
+
+
+def score(s: Standing, rank: int, rule: DispatchRule, *, with_headroom: bool = True) -> Score:
+    """Judges an instance for a request of the class of this rank."""
+    queued = sum(s.queued[: rank + 1])
+    if rule.queue is QueueRule.ALL:
+        queued_tokens = sum(s.queued_tokens[: rank + 1])
+    else:
+        queued_tokens = s.head_tokens if queued else 0
+    left = holds_tokens(s, rule) - s.used_tokens - queued_tokens
+    if with_headroom and rule.packs_classes:
+        left -= _headroom_above(s, rank, rule)
+    requests = sum(s.running) + queued
+    if left < 0:
+        return Score(float(left), left, requests)
+    return Score(left / requests if requests else math.inf, left, requests)
+
+
+def _headroom_above(s: Standing, rank: int, rule: DispatchRule) -> int:
+    return sum(
+        rule.headroom.headroom_tokens(CLASSES[higher], s.capacity_tokens)
+        for higher in range(rank)
+        if s.running[higher] or s.queued[higher]
+    )
 
 
 def choose(
-    view: PoolView,
-    request: RequestDemand,
-    priority_class: PriorityClass,
-    now_unix_s: float,
-    report_max_age_s: float = REPORT_MAX_AGE_S,
+    standings: Sequence[Standing], request: RequestDemand, rule: DispatchRule
 ) -> Choice | Refusal:
-    """Chooses the instance with the largest F.
+    """Chooses among the instances that are open. The same for every order of `standings`.
 
-    Ties go to the shorter queue ahead of the request's class, then to more free memory, then by a
-    hash of request and instance, which is the same everywhere and spreads requests evenly.
+    Ties are broken by a hash of the request, which is the same everywhere and spreads evenly.
+    Looks at every instance; `ranking.Ranking` chooses the same without.
     """
-    candidates = list(_candidates(view, now_unix_s, report_max_age_s))
+    candidates = [s for s in standings if s.is_open]
     if not candidates:
-        return Refusal(_why_nobody(view, now_unix_s, report_max_age_s))
-    fit = [c for c in candidates if request.demand_tokens <= c.holds_tokens]
+        return Refusal("no instance is open")
+    fit = [s for s in candidates if fits(s, request, rule)]
     if not fit:
-        need, most = request.demand_tokens, max(c.holds_tokens for c in candidates)
-        why = f"the prompt needs {need} KV tokens, the largest instance holds {most}"
-        return Refusal(why, is_permanent=True)
-    best = max(
-        fit,
-        key=lambda c: (
-            c.freeness_steps,
-            -c.ahead_of(priority_class),
-            c.left_tokens,
-            zlib.crc32(f"{request.request_id}/{c.load.instance}".encode()),
-        ),
-    )
-    return Choice(best.load.instance, _why(best, len(candidates)), best.freeness_steps)
+        most = max(holds_tokens(s, rule) for s in candidates)
+        return too_large(request, most)
+    found = prefer_cached(fit, request, rule) or prefer_host(fit, request, rule)
+    if found is not None:
+        return found
+    rank = request.priority_class.rank
+    best, how = _freest(candidates, request, rank, rule), ""
+    if rule.is_elastic and best[1].left_tokens < request.demand_tokens:
+        raw = _freest(candidates, request, rank, rule, with_headroom=False)
+        if raw[1].left_tokens >= request.demand_tokens:
+            best, how = raw, "in the headroom of a higher class, since no other has room; "
+    return choice(best[0], best[1], len(candidates), how)
 
 
-def _candidates(view: PoolView, now_unix_s: float, max_age_s: float) -> Iterator[_Candidate]:
-    loads = {load.instance: load for load in view.loads}
-    for status in view.statuses:
-        load = loads.get(status.instance)
-        if status.state is not InstanceState.SERVING or load is None:
+def _freest(
+    candidates: Sequence[Standing],
+    request: RequestDemand,
+    rank: int,
+    rule: DispatchRule,
+    *,
+    with_headroom: bool = True,
+) -> tuple[Standing, Score]:
+    scored = [(s, score(s, rank, rule, with_headroom=with_headroom)) for s in candidates]
+    best = max(found.key for s, found in scored if fits(s, request, rule))
+    ties = sorted((p for p in scored if p[1].key == best), key=_name)
+    turn = first_of(len(ties), request)
+    return next(p for p in (*ties[turn:], *ties[:turn]) if fits(p[0], request, rule))
+
+
+def _name(scored: tuple[Standing, Score]) -> str:
+    return scored[0].instance
+
+
+def fits(s: Standing, request: RequestDemand, rule: DispatchRule) -> bool:
+    """Says whether an instance could hold a request if it were empty."""
+    return request.demand_tokens <= holds_tokens(s, rule)
+
+
+def first_of(ties: int, request: RequestDemand) -> int:
+    """Returns where to begin among equals in the order of their names."""
+    return zlib.crc32(request.request_id.encode()) % ties if ties > 1 else 0
+
+
+def prefer_host(
+    fit: Iterable[Standing], request: RequestDemand, rule: DispatchRule
+) -> Choice | None:
+    """Packs a class with headroom: the freest instance that serves it and stays within its target
+    load; None when there is none, or the class has no headroom."""
+    rank = request.priority_class.rank
+    target = rule.headroom.target_load_tokens.get(request.priority_class)
+    if not rule.packs_classes or target is None:
+        return None
+    best: tuple[tuple[float, int, str], Standing, Score] | None = None
+    for s in fit:
+        if not s.hosts(rank):
             continue
-        if load.incarnation != status.incarnation or now_unix_s - load.at_unix_s > max_age_s:
+        load = s.used_tokens + sum(s.queued_tokens[: rank + 1]) + request.demand_tokens
+        if load > target:
             continue
-        shown = {r.request_id for r in (*load.running, *load.waiting)}.union(load.ended)
-        sent = tuple(
-            s for s in view.in_flight if s.instance == load.instance and s.request_id not in shown
-        )
-        yield _Candidate(load, sent)
+        found = score(s, rank, rule)
+        key = (*found.key, s.instance)
+        if best is None or key > best[0]:
+            best = key, s, found
+    if best is None:
+        return None
+    why = f"it serves {request.priority_class.value} requests and stays under {target} tokens; "
+    return choice(best[1], best[2], 0, why)
 
 
-def _why(best: _Candidate, candidates: int) -> str:
-    among = f"the freest of {candidates}" if candidates > 1 else "the only one that serves"
-    left = f"{best.load.instance} is {among}: {best.left_tokens} KV tokens left"
-    if math.isinf(best.freeness_steps):
-        return f"{left}, idle"
-    shared = f"for {len(best.load.running)} running and {best.queued} queued"
-    return f"{left} {shared}, {best.freeness_steps:.0f} decode steps"
+def prefer_cached(
+    fit: Iterable[Standing], request: RequestDemand, rule: DispatchRule
+) -> Choice | None:
+    """Chooses the instance that holds most of the prompt already and stays free enough with it;
+    None when there is none."""
+    if not request.cached_tokens:
+        return None
+    rank = request.priority_class.rank
+    least = max(rule.prefix_min_tokens, rule.prefix_min_share * request.demand_tokens)
+    best: tuple[tuple[int, float, str], Standing, Score] | None = None
+    for s in fit:
+        cached = request.cached_tokens.get(s.instance, 0)
+        if cached < least:
+            continue
+        found = score(s, rank, rule)
+        left_with_it = found.left_tokens - max(0, request.demand_tokens - cached)
+        steps_with_it = left_with_it / (found.requests + 1)
+        is_full = s.batch + s.waiting >= s.max_running
+        if steps_with_it < rule.prefix_floor_steps or is_full:
+            continue
+        key = (cached, steps_with_it, s.instance)
+        if best is None or key > best[0]:
+            best = key, s, found
+    if best is None:
+        return None
+    return choice(best[1], best[2], 0, f"it holds {best[0][0]} tokens of the prompt; ")
 
 
-def _why_nobody(view: PoolView, now_unix_s: float, max_age_s: float) -> str:
-    if not view.statuses:
-        return "the pool has no instance"
-    states = {s.state for s in view.statuses}
-    if InstanceState.SERVING not in states:
-        return f"none of {len(view.statuses)} instances serves ({', '.join(sorted(states))})"
-    ages_s = [now_unix_s - load.at_unix_s for load in view.loads]
-    newest = f"the newest is {min(ages_s):.1f} s old" if ages_s else "there is none"
-    return f"no serving instance has a report younger than {max_age_s:g} s ({newest})"
+def choice(s: Standing, found: Score, candidates: int, how: str) -> Choice:
+    """Makes a choice with its reason. `candidates`: how many it is the freest of, 0 for one that
+    was preferred for another reason, which `how` says."""
+    if candidates > 1:
+        among = f"{how}the freest of {candidates}"
+    else:
+        among = how.removesuffix("; ") or "the only one that serves"
+    left = f"{s.instance}: {among}: {found.left_tokens} KV tokens left"
+    if math.isinf(found.freeness_steps):
+        return Choice(s.instance, f"{left}, idle", math.inf)
+    steps = found.freeness_steps
+    queued = found.requests - s.batch
+    shared = f"for {s.batch} running and {queued} queued ahead"
+    return Choice(s.instance, f"{left} {shared}, {steps:.0f} decode steps", steps)
+
+
+def too_large(request: RequestDemand, holds_most_tokens: int) -> Refusal:
+    """Refuses a request that no instance could ever hold."""
+    need = request.demand_tokens
+    why = f"the prompt needs {need} KV tokens, the largest instance holds {holds_most_tokens}"
+    return Refusal(why, is_permanent=True)
+
+
+def next_in_turn(
+    standings: Sequence[Standing], request: RequestDemand, turn: int, rule: DispatchRule
+) -> Choice | Refusal:
+    """Chooses in turn among the open instances, by name, whatever their load."""
+    fit = [s for s in standings if s.is_open and fits(s, request, rule)]
+    if not fit:
+        return Refusal("no open instance can hold it")
+    fit.sort(key=lambda s: s.instance)
+    s = fit[turn % len(fit)]
+    return Choice(s.instance, f"{s.instance}: next in turn", math.nan)

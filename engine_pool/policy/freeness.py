@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine_pool.policy.virtual_usage import HeadroomRule, virtual_usage
+from engine_pool.policy.settings import HeadroomRule
+from engine_pool.policy.standing import Standing
+from engine_pool.policy.virtual_usage import virtual_tokens, virtual_usage
 from engine_pool.types import InstanceLoad, InstanceState, PriorityClass
 
 
@@ -19,6 +21,15 @@ def freeness_steps(*, capacity_tokens: int, virtual_tokens: float, running: int)
     if math.isinf(virtual_tokens):
         return -virtual_tokens
     return math.inf if running == 0 else (capacity_tokens - virtual_tokens) / running
+
+
+def freeness_of(standing: Standing, rule: HeadroomRule, *, with_headroom: bool = True) -> float:
+    """Returns F of an instance from its sums. Without headroom: as if no class wanted any."""
+    return freeness_steps(
+        capacity_tokens=standing.capacity_tokens,
+        virtual_tokens=virtual_tokens(standing, rule, with_headroom=with_headroom),
+        running=sum(standing.running),
+    )
 
 
 @dataclass(frozen=True, slots=True)

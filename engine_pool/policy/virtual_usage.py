@@ -12,27 +12,11 @@ is
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from engine_pool.policy.settings import HeadroomRule
+from engine_pool.policy.standing import CLASSES, Standing
 from engine_pool.types import InstanceLoad, PriorityClass, RequestId
-
-DEFAULT_TARGET_LOAD_TOKENS = 1600
-"""Load at which the paper's engine still decodes at ideal speed (LLaMA-7B on an A10)."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadroomRule:
-    """How much of an instance each class wants to keep free, in KV tokens."""
-
-    target_load_tokens: Mapping[PriorityClass, int] = field(
-        default_factory=lambda: {PriorityClass.HIGH: DEFAULT_TARGET_LOAD_TOKENS}
-    )
-    """Load up to which the class is served at ideal speed; a class without one has no headroom."""
-
-    def headroom_tokens(self, priority_class: PriorityClass, capacity_tokens: int) -> int:
-        """Returns capacity minus target load, at least 0."""
-        target_tokens = self.target_load_tokens.get(priority_class)
-        return 0 if target_tokens is None else max(0, capacity_tokens - target_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +60,15 @@ def virtual_usage(
         shared_tokens=max(0, held_tokens - load.used_tokens),
         draining_tokens=math.inf if is_draining else 0.0,
     )
+
+
+def virtual_tokens(standing: Standing, rule: HeadroomRule, *, with_headroom: bool = True) -> float:
+    """Returns the sum of V of an instance from its sums: the same number as `virtual_usage`."""
+    if standing.is_draining:
+        return math.inf
+    total = standing.used_tokens + standing.head_tokens
+    if with_headroom:
+        for rank, running in enumerate(standing.running):
+            if running:
+                total += rule.headroom_tokens(CLASSES[rank], standing.capacity_tokens)
+    return total

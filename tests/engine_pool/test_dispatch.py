@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_pool.policy.dispatch import REPORT_MAX_AGE_S, Choice, Refusal, RequestDemand, choose
+from engine_pool.policy.dispatch import Choice, Refusal, RequestDemand, choose
+from engine_pool.policy.reports import REPORT_MAX_AGE_S, pool_standings, why_nobody
+from engine_pool.policy.settings import DispatchRule
 from engine_pool.types import (
     InFlight,
     InstanceName,
@@ -35,7 +37,11 @@ def view(*loads, in_flight=(), states=None):
 
 
 def pick(pool: PoolView, demand: int = 32, name: str = "new") -> Choice | Refusal:
-    return choose(pool, RequestDemand(RequestId(name), demand), NORMAL, NOW_UNIX_S)
+    request = RequestDemand(RequestId(name), demand)
+    found = choose(pool_standings(pool, NOW_UNIX_S), request, DispatchRule())
+    if isinstance(found, Refusal) and not found.is_permanent:
+        return Refusal(why_nobody(pool, NOW_UNIX_S))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -140,7 +146,7 @@ def test_a_reason_has_numbers():
     assert isinstance(choice, Choice)
     # 1600 - 480 used - 16 watermark - 64 queued = 1040 for three requests.
     assert choice.reason == (
-        "i-01 is the only one that serves: 1040 KV tokens left for 2 running and 1 queued,"
+        "i-01: the only one that serves: 1040 KV tokens left for 2 running and 1 queued ahead,"
         " 347 decode steps"
     )
 
@@ -171,14 +177,19 @@ def test_the_ledger_spreads_a_burst_over_equal_instances(blocks_used, burst):
         ledger.append(sent(choice.instance, 32, f"b{n}"))
     counts = Counter(s.instance for s in ledger)
     for one, other in itertools.permutations(loads, 2):
-        left = 1600 * 0.99 - one.used_tokens - 32 * (counts[one.instance] - 1)
+        left = int(1600 * 0.99) - one.used_tokens - 32 * (counts[one.instance] - 1)
         batch = len(one.running) + counts[one.instance] - 1
         if counts[one.instance] == 0 or batch == 0:
             continue
-        other_left = 1600 * 0.99 - other.used_tokens - 32 * counts[other.instance]
+        other_left = int(1600 * 0.99) - other.used_tokens - 32 * counts[other.instance]
         other_batch = len(other.running) + counts[other.instance]
         assert other_batch > 0
-        assert left / batch >= other_left / other_batch - 1e-9
+        assert order(left, batch) >= order(other_left, other_batch) - 1e-9
+
+
+def order(left_tokens: float, requests: int) -> float:
+    """A shortage is not divided: a long queue would look freer than a short one."""
+    return left_tokens if left_tokens < 0 else left_tokens / requests
 
 
 def test_a_report_just_within_its_age_counts():

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_pool.policy.freeness import breakdown, freeness_steps
-from engine_pool.policy.virtual_usage import HeadroomRule, virtual_usage
+from engine_pool.policy.settings import HeadroomRule
+from engine_pool.policy.virtual_usage import virtual_usage
 from engine_pool.types import InstanceState, PriorityClass
 from tests.engine_pool.make import load, running, waiting
 

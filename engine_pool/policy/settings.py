@@ -1,0 +1,126 @@
+"""The rules' numbers: one value each for dispatch, rebalancing and scaling, the same live and
+simulated.
+
+The defaults are those that `python -m benchmarks.paper` shows for every mix of lengths. Unit of
+every freeness: KV tokens a request, which is decode steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine_pool.types import PriorityClass
+
+DEFAULT_TARGET_LOAD_TOKENS = 1600
+"""Load at which the paper's engine still decodes at ideal speed (LLaMA-7B on an A10)."""
+
+
+class DispatchKind(StrEnum):
+    FREEST = "freest"
+    ROUND_ROBIN = "round_robin"
+    """In turn, whatever the load: a baseline to compare with."""
+
+
+class QueueRule(StrEnum):
+    """What of an instance's queue counts against it at dispatch."""
+
+    ALL = "all"
+    HEAD = "head"
+    """The head of the line only (Llumnix, Algorithm 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomRule:
+    """How much of an instance each class wants to keep free, in KV tokens."""
+
+    target_load_tokens: Mapping[PriorityClass, int] = field(
+        default_factory=lambda: {PriorityClass.HIGH: DEFAULT_TARGET_LOAD_TOKENS}
+    )
+    """Load up to which the class is served at ideal speed; a class without one has no headroom."""
+
+    def headroom_tokens(self, priority_class: PriorityClass, capacity_tokens: int) -> int:
+        """Returns capacity minus target load, at least 0."""
+        target_tokens = self.target_load_tokens.get(priority_class)
+        return 0 if target_tokens is None else max(0, capacity_tokens - target_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRule:
+    """Where new requests go."""
+
+    kind: DispatchKind = DispatchKind.FREEST
+    queue: QueueRule = QueueRule.ALL
+    watermark: float = 0.01
+    """Share of its capacity that an engine keeps free at admission (Llumnix)."""
+    headroom: HeadroomRule = field(default_factory=HeadroomRule)
+    packs_classes: bool = True
+    """Requests of a class with headroom go to instances that serve the class already, up to its
+    target load, and lower classes keep away from those."""
+    is_elastic: bool = True
+    """Where a lower class would have to wait everywhere else, it may use headroom."""
+    prefix_min_tokens: int = 64
+    """A cached prefix of fewer tokens does not decide: its prefill is shorter than a step."""
+    prefix_min_share: float = 0.5
+    """Part of the prompt that must be cached to decide."""
+    prefix_floor_steps: float = 160.0
+    """An instance that holds the prefix is preferred as long as it stays at least this free with
+    the request: the low end of the scaling band, under which instances count as full."""
+    is_late_binding: bool = False
+    """Requests wait at the gateway until an instance has room for them, not in an engine's
+    queue."""
+    late_floor_steps: float = 0.0
+    """How free an instance must stay with a request to get it from the gateway's queue."""
+    late_pass_s: float = 30.0
+    """How long smaller requests may pass a head of the gateway's queue that fits nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceRule:
+    """Which running requests move."""
+
+    is_on: bool = True
+    below_steps: float = 48.0
+    """Sources are instances less free than this: 3 blocks a request (Llumnix)."""
+    above_steps: float = 48.0
+    """Destinations are instances freer than this; not below `below_steps`."""
+    interval_ms: float = 200.0
+    moves_per_instance: int = 2
+    """Moves that come to, or go from, one instance at the same time."""
+    tokens_per_round: int = 65_536
+    """KV tokens that one round may set on their way: bounds what one wrong picture can cost."""
+    report_max_age_s: float = 5.0
+    """Older reports are not acted on; the pages call them stale, too."""
+    defragments: bool = True
+    """A head of the line that fits nowhere gets the one move that makes room for it."""
+
+    def __post_init__(self) -> None:
+        if self.above_steps < self.below_steps:
+            raise ValueError(
+                f"above_steps ({self.above_steps:g}) must not be under below_steps "
+                f"({self.below_steps:g}): an instance would be source and destination"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRule:
+    """How many instances there are."""
+
+    is_on: bool = False
+    low_steps: float = 160.0
+    """Average freeness under which instances are added: 10 blocks a request (Llumnix)."""
+    high_steps: float = 960.0
+    """Average freeness over which one is drained: 60 blocks a request."""
+    min_instances: int = 1
+    max_instances: int = 16
+    check_interval_s: float = 10.0
+    grow_after_s: float = 10.0
+    """How long the average must have been under the band."""
+    shrink_after_s: float = 30.0
+    """How long over the band. Longer than growing: a start costs more than an idle instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    dispatch: DispatchRule = field(default_factory=DispatchRule)
+    rebalance: RebalanceRule = field(default_factory=RebalanceRule)
+    scaling: ScalingRule = field(default_factory=ScalingRule)
