@@ -5,11 +5,13 @@ both need (store, pool name, model) is read here and handed to Django.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from engine_pool.errors import ConfigError
+from engine_pool.env_values import integer, number, read, switch
+from engine_pool.policy.settings import PolicySettings
+from engine_pool.policy_env import read_policy
 from engine_pool.types import EngineKind
 
 RAY_NAMESPACE = "ferry"
@@ -119,118 +121,76 @@ class PoolConfig:
     """FERRY_MIGRATION_COMMIT_TIMEOUT_S: wait for the answer to a commit, then to the question what
     became of it. The destination answers after the step that it is in."""
 
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    """The rules of dispatch and rebalancing; their variables stand in policy_env.py."""
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "PoolConfig":
         """Raises: ConfigError naming the variable whose value cannot work."""
         default = cls()
         return cls(
-            pool=_read(environ, "FERRY_POOL", str, default.pool),
-            engine=_read(environ, "FERRY_ENGINE", EngineKind, default.engine),
-            instances=_read(environ, "FERRY_INSTANCES", _integer(0, 512), default.instances),
-            model=_read(environ, "FERRY_MODEL", str, default.model),
-            served_model_name=_read(
+            pool=read(environ, "FERRY_POOL", str, default.pool),
+            engine=read(environ, "FERRY_ENGINE", EngineKind, default.engine),
+            instances=read(environ, "FERRY_INSTANCES", integer(0, 512), default.instances),
+            model=read(environ, "FERRY_MODEL", str, default.model),
+            served_model_name=read(
                 environ, "FERRY_SERVED_MODEL_NAME", str, default.served_model_name
             ),
-            redis_url=_read(environ, "REDIS_URL", str, default.redis_url),
-            ray_address=_read(environ, "RAY_ADDRESS", str, default.ray_address),
-            var_dir=_read(environ, "FERRY_VAR_DIR", Path, default.var_dir),
-            max_model_len=_read(
-                environ, "FERRY_MAX_MODEL_LEN", _integer(16, 10_000_000), default.max_model_len
+            redis_url=read(environ, "REDIS_URL", str, default.redis_url),
+            ray_address=read(environ, "RAY_ADDRESS", str, default.ray_address),
+            var_dir=read(environ, "FERRY_VAR_DIR", Path, default.var_dir),
+            max_model_len=read(
+                environ, "FERRY_MAX_MODEL_LEN", integer(16, 10_000_000), default.max_model_len
             ),
-            kv_cache_gib=_read(environ, "FERRY_KV_CACHE_GIB", _number(0.01), default.kv_cache_gib),
-            max_running=_read(environ, "FERRY_MAX_RUNNING", _integer(1, 4096), default.max_running),
-            engine_threads=_read(
-                environ, "FERRY_ENGINE_THREADS", _integer(0, 1024), default.engine_threads
+            kv_cache_gib=read(environ, "FERRY_KV_CACHE_GIB", number(0.01), default.kv_cache_gib),
+            max_running=read(environ, "FERRY_MAX_RUNNING", integer(1, 4096), default.max_running),
+            engine_threads=read(
+                environ, "FERRY_ENGINE_THREADS", integer(0, 1024), default.engine_threads
             ),
-            tensor_parallel=_read(
-                environ, "FERRY_TENSOR_PARALLEL", _integer(1, 64), default.tensor_parallel
+            tensor_parallel=read(
+                environ, "FERRY_TENSOR_PARALLEL", integer(1, 64), default.tensor_parallel
             ),
-            engine_memory_gib=_read(
-                environ, "FERRY_ENGINE_MEMORY_GIB", _number(0.1), default.engine_memory_gib
+            engine_memory_gib=read(
+                environ, "FERRY_ENGINE_MEMORY_GIB", number(0.1), default.engine_memory_gib
             ),
-            log_live_s=_read(
-                environ, "FERRY_REQUEST_MAX_AGE_S", _integer(10, 86_400), default.log_live_s
+            log_live_s=read(
+                environ, "FERRY_REQUEST_MAX_AGE_S", integer(10, 86_400), default.log_live_s
             ),
-            log_ended_s=_read(environ, "FERRY_RESUME_S", _integer(1, 86_400), default.log_ended_s),
-            orphan_grace_s=_read(
-                environ, "FERRY_ORPHAN_GRACE_S", _number(0.0), default.orphan_grace_s
+            log_ended_s=read(environ, "FERRY_RESUME_S", integer(1, 86_400), default.log_ended_s),
+            orphan_grace_s=read(
+                environ, "FERRY_ORPHAN_GRACE_S", number(0.0), default.orphan_grace_s
             ),
-            ageing_s=_read(environ, "FERRY_AGEING_S", _number(0.0), default.ageing_s),
-            class_preemptions_max=_read(
+            ageing_s=read(environ, "FERRY_AGEING_S", number(0.0), default.ageing_s),
+            class_preemptions_max=read(
                 environ,
                 "FERRY_CLASS_PREEMPTIONS_MAX",
-                _integer(0, 1000),
+                integer(0, 1000),
                 default.class_preemptions_max,
             ),
-            fair_output_tokens=_read(
+            fair_output_tokens=read(
                 environ,
                 "FERRY_FAIR_OUTPUT_TOKENS",
-                _integer(1, 10_000_000),
+                integer(1, 10_000_000),
                 default.fair_output_tokens,
             ),
+            policy=read_policy(environ),
             **_read_migration(environ, default),
         )
 
 
 def _read_migration(environ: Mapping[str, str], default: PoolConfig) -> dict[str, Any]:
     parsers: dict[str, tuple[str, Callable[[str], object]]] = {
-        "migration": ("FERRY_MIGRATION", _switch),
-        "migrations_at_once": ("FERRY_MIGRATIONS_AT_ONCE", _integer(1, 256)),
-        "migration_copies_max": ("FERRY_MIGRATION_COPIES_MAX", _integer(1, 100)),
-        "migration_last_blocks": ("FERRY_MIGRATION_LAST_BLOCKS", _integer(0, 1000)),
-        "migration_copy_share": ("FERRY_MIGRATION_COPY_SHARE", _number(0.01, 1.0)),
-        "migration_chunk_mib": ("FERRY_MIGRATION_CHUNK_MIB", _number(0.01)),
-        "migration_stage_timeout_s": ("FERRY_MIGRATION_STAGE_TIMEOUT_S", _number(0.1)),
-        "migration_pause_timeout_s": ("FERRY_MIGRATION_PAUSE_TIMEOUT_S", _number(0.1)),
-        "migration_commit_timeout_s": ("FERRY_MIGRATION_COMMIT_TIMEOUT_S", _number(0.1)),
+        "migration": ("FERRY_MIGRATION", switch),
+        "migrations_at_once": ("FERRY_MIGRATIONS_AT_ONCE", integer(1, 256)),
+        "migration_copies_max": ("FERRY_MIGRATION_COPIES_MAX", integer(1, 100)),
+        "migration_last_blocks": ("FERRY_MIGRATION_LAST_BLOCKS", integer(0, 1000)),
+        "migration_copy_share": ("FERRY_MIGRATION_COPY_SHARE", number(0.01, 1.0)),
+        "migration_chunk_mib": ("FERRY_MIGRATION_CHUNK_MIB", number(0.01)),
+        "migration_stage_timeout_s": ("FERRY_MIGRATION_STAGE_TIMEOUT_S", number(0.1)),
+        "migration_pause_timeout_s": ("FERRY_MIGRATION_PAUSE_TIMEOUT_S", number(0.1)),
+        "migration_commit_timeout_s": ("FERRY_MIGRATION_COMMIT_TIMEOUT_S", number(0.1)),
     }
     return {
-        field: _read(environ, name, parse, getattr(default, field))
+        field: read(environ, name, parse, getattr(default, field))
         for field, (name, parse) in parsers.items()
     }
-
-
-T = TypeVar("T")
-D = TypeVar("D")
-
-
-def _read(environ: Mapping[str, str], name: str, parse: Callable[[str], T], default: D) -> T | D:
-    text = environ.get(name, "").strip()
-    if not text:
-        return default
-    try:
-        return parse(text)
-    except ValueError as error:
-        expected = (
-            " or ".join(kind.value for kind in EngineKind) if parse is EngineKind else str(error)
-        )
-        raise ConfigError(f"{name}={text!r}: expected {expected}") from None
-
-
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
-        return int(text)
-
-    return parse
-
-
-def _switch(text: str) -> bool:
-    if text.lower() not in ("on", "off"):
-        raise ValueError("on or off")
-    return text.lower() == "on"
-
-
-def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not low <= value <= high or value == float("inf"):
-            upper = "" if high == float("inf") else f" and at most {high:g}"
-            raise ValueError(f"a number of at least {low:g}{upper}")
-        return value
-
-    return parse

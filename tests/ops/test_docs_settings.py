@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine_pool.config import PoolConfig
+from engine_pool.policy.settings import PolicySettings
+from engine_pool.policy_env import DISPATCH, HIGH_TARGET, REBALANCE
+from engine_pool.types import PriorityClass
 from ops.settings import DEFAULT_HOST, DEFAULT_PORT, SHORT_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,11 +31,24 @@ def test_every_short_name_is_documented_with_its_long_one() -> None:
     }.items()
 
 
+def policy_defaults() -> dict[str, object]:
+    rules = PolicySettings()
+    found: dict[str, object] = {}
+    for variables, rule in ((DISPATCH, rules.dispatch), (REBALANCE, rules.rebalance)):
+        found |= {name: getattr(rule, v.field) for name, v in variables.items()}
+    return found | {HIGH_TARGET: rules.dispatch.headroom.target_load_tokens[PriorityClass.HIGH]}
+
+
+def test_every_variable_of_the_rules_is_documented() -> None:
+    assert policy_defaults().keys() <= documented().keys()
+
+
 @pytest.mark.parametrize("long", [n for n in documented() if n.startswith("FERRY_")])
 def test_a_documented_default_is_the_real_one(long: str) -> None:
     known = {f.name: f.default for f in fields(PoolConfig)}
     known |= {"port": DEFAULT_PORT, "host": DEFAULT_HOST}
-    name = FIELD_OF.get(long, long.removeprefix("FERRY_").lower())
+    known |= policy_defaults()
+    name = long if long in known else FIELD_OF.get(long, long.removeprefix("FERRY_").lower())
     _, default = documented()[long]
     if name not in known:
         assert long in {"FERRY_SECRET_KEY", "FERRY_ALLOWED_HOSTS"}
