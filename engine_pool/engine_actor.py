@@ -31,6 +31,7 @@ from engine_pool.publisher import Publisher, PublisherTimes
 from engine_pool.step_loop import Refused, StepLoop
 from engine_pool.store import connect
 from engine_pool.token_log import LogTimes, StreamError, TokenLogWriter
+from engine_pool.turns import TurnRules
 from engine_pool.types import EngineKind
 from migration.ports import Refusal, TransferFailed
 
@@ -252,4 +253,4 @@ def make_engine(spec: EngineSpec) -> Engine:
 
     assert spec.sample_text is not None, "the launcher gives simulated engines their text"
     limits = SimulatedLimits(max_running=spec.config.max_running, max_model_len=spec.max_model_len)
-    return SimulatedEngine(spec.sample_text, limits)
+    return SimulatedEngine(spec.sample_text, limits, rules=TurnRules.of(spec.config))

@@ -18,11 +18,18 @@ class SimulatedRequest:
 
     request: EngineRequest
     answer: Answer
-    queue_key: tuple[int, float, int]
-    """Order of the queue; the last of the batch is preempted first."""
+    number: int
+    """Counts arrivals at this engine."""
+    priority: int = 0
+    """Of its turn in the queue, or in the batch (turns.Turns)."""
     output_tokens: int = 0
     blocks: int = 0
     preemptions: int = 0
+
+    @property
+    def queue_key(self) -> tuple[int, float, int]:
+        """Order of the queue; the last of the batch is preempted first."""
+        return self.priority, self.request.arrival_unix_s, self.number
 
     @property
     def tokens(self) -> int:
@@ -71,7 +78,11 @@ class Books:
 
     def enqueue(self, r: SimulatedRequest) -> None:
         self.waiting.append(r)
-        self.waiting.sort(key=lambda other: other.queue_key)
+        self.sort_queue()
+
+    def sort_queue(self) -> None:
+        """Puts the queue in order after its requests' priorities have changed."""
+        self.waiting.sort(key=lambda r: r.queue_key)
 
     def take(self, r: SimulatedRequest, blocks: int) -> None:
         """Gives a request so many more blocks, which must be there."""

@@ -1,17 +1,18 @@
 """A continuous-batching engine in real time, without a model: the port of a real one, quick and
 light.
 
-It keeps the books that a real engine keeps (KV blocks, a waiting queue, preemption by recompute of
-the last come) and sleeps as long as a step would take (costs.py). Prefills go first and are not
-chunked, so a long prompt stalls decoding: the paper's engine. Its text is a fixed list of
-sentences; a request's id decides where it begins and how long it naturally is, so the same request
-always gets the same answer.
+It keeps the books that a real engine keeps (KV blocks, a queue in the order of `turns`, preemption
+by recompute of the lowest class's last come) and sleeps as long as a step would take (costs.py).
+Prefills go first and are not chunked, so a long prompt stalls decoding: the paper's engine. Its
+text is a fixed list of sentences; a request's id decides where it begins and how long it naturally
+is, so the same request always gets the same answer.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine_pool.config import PoolConfig
 from engine_pool.engine_spec import SampleText
 from engine_pool.errors import EngineRefused
 from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
@@ -24,7 +25,9 @@ from engine_pool.simulator.costs import (
     WATERMARK,
     StepCosts,
 )
+from engine_pool.simulator.live_queue import LiveQueue
 from engine_pool.simulator.moves import SimulatedMoves, simulated_shape
+from engine_pool.turns import TurnRules, Turns, check_weight
 from engine_pool.types import RequestId, RequestLoad
 
 
@@ -49,8 +52,8 @@ class SimulatedLimits:
 
 
 class SimulatedEngine:
-    """Implements ports.Engine. `sleep(seconds)` passes the time of a step; tests put their own
-    clock there."""
+    """Implements ports.Engine. `sleep(seconds)` passes the time of a step, `clock` says how long
+    requests wait (monotonic seconds); tests put their own there."""
 
     def __init__(
         self,
@@ -58,6 +61,8 @@ class SimulatedEngine:
         limits: SimulatedLimits,
         costs: StepCosts = LIVELY,
         sleep: Callable[[float], None] = time.sleep,
+        rules: TurnRules | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._text = text
         self._limits = limits
@@ -69,14 +74,16 @@ class SimulatedEngine:
             block_size_tokens=limits.block_size_tokens,
             max_running=limits.max_running,
         )
+        turns = Turns(rules or TurnRules.of(PoolConfig()))
+        self._queue = LiveQueue(self._books, turns, clock)
         self._moves = SimulatedMoves(
             self._books,
             shape=simulated_shape(text, limits.block_size_tokens),
             max_model_len=limits.max_model_len,
             read=self._read,
+            queue=self._queue,
         )
         self._arrivals = 0
-        self._preemptions_total = 0
 
     @property
     def max_model_len(self) -> int:
@@ -87,10 +94,11 @@ class SimulatedEngine:
         return self._moves
 
     def add(self, request: EngineRequest) -> None:
-        self._books.enqueue(self._read(request))
+        self._queue.add(self._read(request))
 
     def _read(self, request: EngineRequest) -> SimulatedRequest:
         """Makes a request's entry in the books. Raises: EngineRefused when it can never run."""
+        check_weight(request)
         limits = self._limits
         if request.prompt_tokens + 1 > limits.max_model_len:
             raise EngineRefused(
@@ -101,12 +109,13 @@ class SimulatedEngine:
             held = limits.capacity_blocks * limits.block_size_tokens
             raise EngineRefused(f"needs up to {longest} KV tokens; the engine holds {held}")
         self._arrivals += 1
-        key = (request.priority_class.rank, request.arrival_unix_s, self._arrivals)
-        return SimulatedRequest(request, Answer(request, self._text), key)
+        return SimulatedRequest(request, Answer(request, self._text), self._arrivals)
 
     def abort(self, request_ids: Sequence[RequestId]) -> None:
         # A held request is its source's still.
-        self._books.remove(set[str](request_ids))
+        mine = [i for i in request_ids if i not in self._books.held]
+        self._books.remove(set[str](mine))
+        self._queue.ended(mine)
 
     def has_work(self) -> bool:
         # With blocks parked or held, the queue may have to wait for a move and not for a step.
@@ -115,6 +124,7 @@ class SimulatedEngine:
 
     def step(self) -> list[StepOutput]:
         started = time.monotonic()
+        self._queue.before_step()
         admitted = self._admit()
         if admitted:
             duration_ms = self._costs.prefill_ms(r.tokens for r in admitted)
@@ -125,6 +135,7 @@ class SimulatedEngine:
             duration_ms = self._costs.decode_ms(len(batch), sum(r.tokens for r in batch))
         outputs = [self._produce(r) for r in batch]
         self._books.running = [r for r in self._books.running if r.blocks]
+        self._queue.ended(o.request_id for o in outputs if o.finish_reason is not None)
         # The books took some of the step's time already.
         self._sleep(max(0.0, duration_ms / 1000 - (time.monotonic() - started)))
         return outputs
@@ -144,7 +155,7 @@ class SimulatedEngine:
             max_running=books.max_running,
             running=tuple(self._request_load(r) for r in batch),
             waiting=tuple(self._request_load(r) for r in queue),
-            preemptions_total=self._preemptions_total,
+            preemptions_total=self._queue.preemptions_total,
         )
 
     def close(self) -> None:
@@ -173,6 +184,7 @@ class SimulatedEngine:
             prompt_tokens += head.tokens
             admitted.append(head)
             books.running.append(head)
+            self._queue.admitted(head)
         return admitted
 
     def _grow(self) -> None:
@@ -184,18 +196,12 @@ class SimulatedEngine:
                 if books.free_blocks:
                     books.take(r, 1)
                 else:
-                    self._preempt(max(books.running, key=lambda other: other.queue_key))
-
-    def _preempt(self, victim: SimulatedRequest) -> None:
-        self._books.free(victim)
-        victim.preemptions += 1
-        self._preemptions_total += 1
-        self._books.running.remove(victim)
-        self._books.enqueue(victim)
+                    self._queue.preempt(max(books.running, key=lambda other: other.queue_key))
 
     def _produce(self, r: SimulatedRequest) -> StepOutput:
         token, finish_reason = r.answer.token(r.output_tokens)
         r.output_tokens += 1
+        self._queue.produced(r)
         if finish_reason is None and r.tokens >= self._limits.max_model_len:
             finish_reason = "length"
         if finish_reason is not None:

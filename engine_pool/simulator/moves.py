@@ -16,6 +16,7 @@ from engine_pool.errors import EngineRefused
 from engine_pool.ports import EngineRequest
 from engine_pool.simulator.books import Books, SimulatedRequest
 from engine_pool.simulator.costs import KV_TOKEN_BYTES, MODEL_LAYERS
+from engine_pool.simulator.live_queue import LiveQueue
 from engine_pool.types import PriorityClass, RequestId
 from migration.ports import Held, KvShape, Outgoing, Parked, Refusal
 
@@ -43,12 +44,14 @@ class SimulatedMoves:
         shape: KvShape,
         max_model_len: int,
         read: Callable[[EngineRequest], SimulatedRequest],
+        queue: LiveQueue,
     ) -> None:
         """`read` makes a request's entry, adding it nowhere; it raises EngineRefused."""
         self._books = books
         self._shape = shape
         self._max_model_len = max_model_len
         self._read = read
+        self._queue = queue
 
     @property
     def shape(self) -> KvShape:
@@ -58,6 +61,7 @@ class SimulatedMoves:
         r = self._books.find(request_id)
         if r is None:
             return Refusal(FINISHED, "the request is not here any more")
+        self._queue.looked(request_id)
         computed = _computed_tokens(r)
         return Outgoing(
             is_queued=not r.blocks,
@@ -105,7 +109,9 @@ class SimulatedMoves:
         self.abort_parked([request_id])
 
     def abort_parked(self, request_ids: Sequence[str]) -> None:
-        self._books.remove(set(request_ids) & self._books.parked.keys())
+        parked = set(request_ids) & self._books.parked.keys()
+        self._books.remove(parked)
+        self._queue.ended(parked)
 
     def hold(
         self, request: EngineRequest, output_token_ids: Sequence[int], tokens: int
@@ -154,6 +160,7 @@ class SimulatedMoves:
             # Preempted at the last moment, it may hold blocks that nothing was written to.
             self._books.free(r)
             self._books.enqueue(r)
+        self._queue.adopted(r)
         return None
 
     def discard(self, request_id: str) -> None:
