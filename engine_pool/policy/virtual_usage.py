@@ -31,14 +31,16 @@ class VirtualUsage:
     """Demand of the head of the line; 0 without a queue."""
     shared_tokens: int
     """KV tokens that several requests hold together (prefix cache) and the sum counts too often."""
+    other_tokens: int
+    """KV tokens in use that no running request holds: room for one that moves here."""
     draining_tokens: float
     """Infinity on a draining instance, else 0."""
 
     @property
     def total_tokens(self) -> float:
         """The sum of V in `F = (M - sum of V) / B`."""
-        running = sum(self.running_tokens.values()) - self.shared_tokens
-        return running + self.queued_tokens + self.draining_tokens
+        used = sum(self.running_tokens.values()) - self.shared_tokens + self.other_tokens
+        return used + self.queued_tokens + self.draining_tokens
 
 
 def virtual_usage(
@@ -58,6 +60,7 @@ def virtual_usage(
         headroom_tokens=headroom,
         queued_tokens=load.head_demand_tokens,
         shared_tokens=max(0, held_tokens - load.used_tokens),
+        other_tokens=max(0, load.used_tokens - held_tokens),
         draining_tokens=math.inf if is_draining else 0.0,
     )
 

@@ -54,6 +54,10 @@ def test_memory_that_requests_share_counts_once():
     assert virtual_usage(load(batch=batch, used=240)).total_tokens == 240
 
 
+def test_room_that_a_move_holds_counts_though_no_running_request_has_it():
+    assert virtual_usage(load(batch=(running(160),), used=480)).total_tokens == 480
+
+
 def test_an_idle_instance_has_no_number_for_a_page():
     assert breakdown(load()).freeness_or_none is None
     assert breakdown(load(batch=(running(160),))).freeness_or_none == 1440
