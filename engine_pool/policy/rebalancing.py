@@ -1,0 +1,276 @@
+"""One round of rebalancing: which requests start to move now, and why, or why none does.
+
+Three rules, in this order: a head of the line that is blocked where it waits goes to an instance
+without a queue that has room for it (no copy); one that fits nowhere gets the one move that makes
+room (defragment.py); then instances are paired, least free with freest, and requests move while
+both sides of a pair qualify (Llumnix, OSDI 2024, sections 4.1 and 4.4.3). Every planned move
+changes the sums that the next one is judged by, so one round does not overshoot.
+
+Without I/O and clock: the pool calls it with what the view shows, the simulator with its own sums.
+Both have counted what is on its way already: a request that leaves is out of its source's sums,
+one that comes is in its destination's as running.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from engine_pool.policy.defragment import make_room
+from engine_pool.policy.freeness import freeness_of
+from engine_pool.policy.pairing import Pair, in_words, pair
+from engine_pool.policy.selection import Movable, Selection, select
+from engine_pool.policy.settings import HeadroomRule, RebalanceRule
+from engine_pool.policy.shifted import sums_with, sums_without
+from engine_pool.policy.standing import Standing
+from engine_pool.types import InstanceName
+
+R = TypeVar("R", bound=Movable)
+Ends = tuple[InstanceName, InstanceName]
+"""Source and destination."""
+RequestsOf = Callable[[InstanceName], Iterable[R]]
+"""What an instance has: running requests in any order, queued ones as they stand in line. Requests
+that are on their way already are left out, or cannot move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restraints:
+    """What a round must not do, whatever the sums say."""
+
+    going_on: Mapping[InstanceName, int] = field(default_factory=dict)
+    """Moves that go on, by instance: those that come and those that go; drains' and operators',
+    too."""
+    apart: Collection[Ends] = ()
+    """Pairs that did not reach each other lately."""
+    watermark: float = 0.0
+    """Share of its capacity that an engine keeps free at admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove(Generic[R]):
+    request: R
+    source: InstanceName
+    destination: InstanceName
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A pair that starts no move in this round, or no further one."""
+
+    source: InstanceName
+    destination: InstanceName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round(Generic[R]):
+    moves: tuple[PlannedMove[R], ...]
+    pairs: tuple[Pair, ...]
+    idle: tuple[Idle, ...]
+
+    @property
+    def paired(self) -> dict[InstanceName, InstanceName]:
+        """Destination by source: `before` of the next round."""
+        return {p.source: p.destination for p in self.pairs}
+
+
+def plan_round(
+    standings: Sequence[Standing],
+    requests_of: RequestsOf[R],
+    rule: RebalanceRule,
+    headroom: HeadroomRule,
+    before: Mapping[InstanceName, InstanceName] | None = None,
+    restraints: Restraints | None = None,
+) -> Round[R]:
+    """Plans one round; the same for every order of `standings`, which stay as they are."""
+    plan = _Plan(standings, requests_of, rule, headroom, restraints or Restraints())
+    if rule.defragments:
+        plan.free_heads()
+    pairs = plan.pairs(before or {})
+    for one in pairs:
+        plan.even_out(one)
+    return Round(tuple(plan.moves), pairs, tuple(plan.idle))
+
+
+class _Plan(Generic[R]):
+    """A round while it is planned."""
+
+    def __init__(
+        self,
+        standings: Sequence[Standing],
+        requests_of: RequestsOf[R],
+        rule: RebalanceRule,
+        headroom: HeadroomRule,
+        restraints: Restraints,
+    ) -> None:
+        self.moves: list[PlannedMove[R]] = []
+        self.idle: list[Idle] = []
+        self._now = {s.instance: s for s in standings}
+        """As it will be after the moves planned so far."""
+        self._requests_of = requests_of
+        self._requests: dict[InstanceName, list[R]] = {}
+        self._taken: set[str] = set()
+        self._rule = rule
+        self._headroom = headroom
+        self._restraints = restraints
+        self._going_on = Counter(restraints.going_on)
+        self._tokens = 0
+
+    def free_heads(self) -> None:
+        """Moves heads of the line that are blocked, or makes room for them."""
+        blocked = [s for s in self._now.values() if not s.is_draining and self._is_blocked(s)]
+        if not blocked:
+            return
+        steps = {s.instance: self._steps(s) for s in self._now.values() if _can_receive(s)}
+        places = sorted(
+            (n for n, free in steps.items() if free > self._rule.above_steps),
+            key=lambda n: (-steps[n], n),
+        )
+        for s in sorted(blocked, key=lambda s: s.instance):
+            # Both again for each head: the moves before may have filled a place.
+            open_places = [self._now[n] for n in places if self._receives(n)]
+            if not open_places or self._is_busy(s.instance):
+                continue
+            if not self._send_head(s, open_places):
+                self._make_room(s, open_places)
+
+    def pairs(self, before: Mapping[InstanceName, InstanceName]) -> tuple[Pair, ...]:
+        """Pairs what is left; two that do not reach each other get somebody else."""
+        found = pair(tuple(self._now.values()), self._rule, self._headroom, before)
+        apart = self._restraints.apart
+        if not any((p.source, p.destination) in apart for p in found):
+            return found
+        taken = {p.destination for p in found}
+        kept = []
+        for p in found:
+            if (p.source, p.destination) not in apart:
+                kept.append(p)
+                continue
+            self._rest(p.source, p.destination, "they did not reach each other lately")
+            other = self._another(p.source, taken)
+            if other is not None:
+                taken.add(other.destination)
+                kept.append(other)
+        return tuple(kept)
+
+    def even_out(self, p: Pair) -> None:
+        """Moves requests from source to destination while both qualify and the limits allow."""
+        now: Pair | None = p
+        while now is not None:
+            if why := self._why_not_now(p):
+                self._rest(p.source, p.destination, why)
+                return
+            source, destination = self._now[p.source], self._now[p.destination]
+            # The queue of a source that stays gets no shorter by moving one that is not its head.
+            requests = (r for r in self._of(p.source) if source.is_draining or r.kv_tokens > 0)
+            chosen = select(requests, source, destination, self._rule, self._headroom)
+            if not isinstance(chosen, Selection):
+                self._rest(p.source, p.destination, chosen.why)
+                return
+            if not self._add(chosen.request, p.source, p.destination, now.reason, chosen.reason):
+                return
+            ends = (self._now[p.source], self._now[p.destination])
+            now = next(iter(pair(ends, self._rule, self._headroom)), None)
+
+    def _send_head(self, s: Standing, places: Sequence[Standing]) -> bool:
+        """Moves a blocked head to the freest instance that takes it. Says whether one does."""
+        head = next((r for r in self._of(s.instance) if r.kv_tokens == 0), None)
+        if head is None:
+            return False
+        for place in places:
+            if head.need_tokens > _room(place, self._restraints.watermark):
+                continue
+            if (s.instance, place.instance) in self._restraints.apart:
+                continue
+            chosen = select((head,), s, place, self._rule, self._headroom)
+            if isinstance(chosen, Selection):
+                why = (
+                    f"the head of the line of {s.instance} is blocked there "
+                    f"({s.head_tokens} KV tokens needed, {max(0, s.free_tokens)} free, "
+                    f"{s.batch} of {s.max_running} run) and fits into {place.instance}, "
+                    f"which is {in_words(self._steps(place))} > {self._rule.above_steps:g}"
+                )
+                return self._add(head, s.instance, place.instance, why, chosen.reason)
+        return False
+
+    def _make_room(self, s: Standing, places: Sequence[Standing]) -> None:
+        short_tokens = s.head_tokens - _room(s, self._restraints.watermark)
+        largest = max(_room(place, self._restraints.watermark) for place in places)
+        if not 0 < short_tokens <= largest:
+            return  # what would have to go fits nowhere
+        within_reach = [p for p in places if (s.instance, p.instance) not in self._restraints.apart]
+        found = make_room(s, s.head_tokens, within_reach, self._of, self._restraints.watermark)
+        if found is not None:
+            self._add(found.request, found.source, found.destination, found.reason)
+
+    def _add(self, r: R, source: InstanceName, destination: InstanceName, *why: str) -> bool:
+        """Plans one move, if the round's tokens allow it, and brings both sides up to date."""
+        tokens = self._tokens + r.need_tokens
+        # A request that is larger than the bound goes alone: it would never move otherwise.
+        if self.moves and tokens > self._rule.tokens_per_round:
+            limit = self._rule.tokens_per_round
+            self._rest(source, destination, f"{tokens} KV tokens are over {limit} a round")
+            return False
+        self._tokens = tokens
+        self._taken.add(r.name)
+        self._going_on[source] += 1
+        self._going_on[destination] += 1
+        self.moves.append(PlannedMove(r, source, destination, "; ".join(why)))
+        self._now[source] = sums_without(self._now[source], r, self._next_head_tokens(source))
+        self._now[destination] = sums_with(self._now[destination], r)
+        return True
+
+    def _why_not_now(self, p: Pair) -> str:
+        for end in (p.source, p.destination):
+            if self._is_busy(end):
+                return f"{self._going_on[end]} moves go on at {end}"
+        return ""
+
+    def _another(self, source: InstanceName, taken: Collection[InstanceName]) -> Pair | None:
+        others = [
+            s
+            for s in self._now.values()
+            if s.instance not in taken
+            and (source, s.instance) not in self._restraints.apart
+            and self._steps(s) > self._rule.above_steps
+        ]
+        return next(iter(pair((self._now[source], *others), self._rule, self._headroom)), None)
+
+    def _of(self, instance: InstanceName) -> Iterator[R]:
+        """Looks at an instance's requests: once a round, and only when it matters."""
+        if instance not in self._requests:
+            self._requests[instance] = list(self._requests_of(instance))
+        return (r for r in self._requests[instance] if r.name not in self._taken)
+
+    def _next_head_tokens(self, instance: InstanceName) -> int:
+        head = next((r for r in self._of(instance) if r.kv_tokens == 0), None)
+        return head.need_tokens - self._now[instance].block_size_tokens if head else 0
+
+    def _is_blocked(self, s: Standing) -> bool:
+        if s.head_tokens == 0:
+            return False
+        return s.batch >= s.max_running or s.head_tokens > _room(s, self._restraints.watermark)
+
+    def _receives(self, instance: InstanceName) -> bool:
+        s = self._now[instance]
+        is_free = _can_receive(s) and self._steps(s) > self._rule.above_steps
+        return is_free and not self._is_busy(instance)
+
+    def _is_busy(self, instance: InstanceName) -> bool:
+        return self._going_on[instance] >= self._rule.moves_per_instance
+
+    def _steps(self, s: Standing) -> float:
+        return freeness_of(s, self._headroom)
+
+    def _rest(self, source: InstanceName, destination: InstanceName, why: str) -> None:
+        self.idle.append(Idle(source, destination, why))
+
+
+def _can_receive(s: Standing) -> bool:
+    """As for pairs: a destination is open and has neither a queue nor a full batch."""
+    return s.is_open and not s.is_draining and not any(s.queued) and s.batch < s.max_running
+
+
+def _room(s: Standing, watermark: float) -> int:
+    return s.free_tokens - int(s.capacity_tokens * watermark)
