@@ -70,6 +70,9 @@ class Turns:
         self._changed: set[str] = set()
         self._next_ageing_s = 0.0
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
     @property
     def class_preemptions_max(self) -> int:
         return self._rules.class_preemptions_max
@@ -118,6 +121,9 @@ class Turns:
     def end(self, request_id: str) -> None:
         """Forgets a request that ended or moved away. Ignores unknown ones."""
         if entry := self._entries.pop(request_id, None):
+            if entry.produced_tokens and not self._fair.is_admitted(request_id):
+                # It came, ran and ended in one step.
+                self._retag(self._fair.admit(request_id))
             used_tokens = entry.prompt_cost_tokens + entry.produced_tokens
             self._retag(self._fair.end(request_id, used_tokens))
             self._changed.discard(request_id)
@@ -141,6 +147,9 @@ class Turns:
         """Returns the requests whose `priority` may be another one than at the last call."""
         changed, self._changed = self._changed, set()
         return changed
+
+    def is_queued(self, request_id: str) -> bool:
+        return self._entries[request_id].since_s is not None
 
     def priority(self, request_id: str) -> int:
         """Returns a queued request's number; the lower one goes first, at the same number the

@@ -10,17 +10,19 @@ steps are as fast there, and the compiler costs memory and seconds of start.
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine_pool.engine_spec import EngineSpec
 from engine_pool.errors import EngineFailed, EngineRefused
 from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
+from engine_pool.turns import TurnRules, Turns, check_weight
 from engine_pool.types import PriorityClass, RequestId, RequestLoad
 from engine_pool.vllm_detail import encode_detail
-from engine_pool.vllm_hooks import check_parts, check_version
+from engine_pool.vllm_hooks import check_parts, check_request, check_version
 from engine_pool.vllm_kv import VllmKv
 from engine_pool.vllm_moves import VllmMoves, is_running
+from engine_pool.vllm_queue import VllmQueue
 from engine_pool.vllm_rank import return_freed_memory
 from engine_pool.vllm_shape import read_shape, why_engine_cannot_move
 from engine_pool.vllm_workers import WORKER_CLASS, find_workers
@@ -48,8 +50,9 @@ WARM_UP_STEPS_MAX = 64
 class VllmEngine:
     """Implements ports.Engine. Built in the thread that steps it: OpenMP's threads belong to it."""
 
-    def __init__(self, spec: EngineSpec) -> None:
-        """Loads the model; minutes for a large one. Raises: EngineFailed, or vLLM's own errors."""
+    def __init__(self, spec: EngineSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        """Loads the model; minutes for a large one. `clock` says how long requests wait (monotonic
+        seconds). Raises: EngineFailed, or vLLM's own errors."""
         is_cpu = _prepare_environment(spec)
         check_version()
         from vllm.v1.engine import EngineCoreRequest
@@ -70,6 +73,7 @@ class VllmEngine:
         self._classes: dict[RequestId, PriorityClass] = {}
         self._preemptions_total = 0
         self._preemptions: dict[RequestId, int] = {}
+        self._queue = VllmQueue(self._core, Turns(TurnRules.of(spec.config)), clock)
         self._workers = find_workers(self._core, spec.config.tensor_parallel)
         self._moves = self._movable()
         self._warm_up()
@@ -95,12 +99,15 @@ class VllmEngine:
         return None if self._workers.facts.why_not else self._workers.open_plane(terms)
 
     def add(self, request: EngineRequest) -> None:
-        self._core.add_request(self._read(request))
+        own = self._read(request)
+        self._queue.arrive(own, request)
+        self._core.add_request(own)
         self._classes[request.request_id] = request.priority_class
 
     def _read(self, request: EngineRequest) -> "Request":
         """Decodes a request and begins to compile its grammar, if it has one. Raises:
         EngineRefused."""
+        check_weight(request)
         try:
             core_request = self._decoder.decode(request.payload)
         except Exception as error:
@@ -112,8 +119,6 @@ class VllmEngine:
             raise EngineRefused(
                 f"{prompt_tokens} prompt tokens; the model takes 1 to {self._max_model_len - 1}"
             )
-        # vLLM: the lower number goes first and is preempted last.
-        core_request.priority = request.priority_class.rank
         try:
             return self._core.preprocess_add_request(core_request)[0]
         except Exception as error:
@@ -134,8 +139,10 @@ class VllmEngine:
     def step(self) -> list[StepOutput]:
         if self._workers.is_broken:
             raise EngineFailed("a worker process of the engine has ended")
+        self._queue.before_step()
         outputs, model_executed = self._core.step_fn()
         self._core.post_step(model_executed)
+        self._queue.look()
         if not model_executed and self._scheduler.has_unfinished_requests():
             # Waits for a grammar that another thread compiles; as vLLM's own loop does.
             time.sleep(IDLE_STEP_S)
@@ -143,6 +150,8 @@ class VllmEngine:
         if mine is None:
             return []
         produced = [_step_output(o) for o in mine.outputs]
+        for o in produced:
+            self._queue.produced(o.request_id, len(o.token_ids))
         self._forget(o.request_id for o in produced if o.finish_reason is not None)
         return produced
 
@@ -204,6 +213,7 @@ class VllmEngine:
         for request_id in ended:
             self._classes.pop(request_id, None)
             self._preemptions.pop(request_id, None)
+        self._queue.ended(ended)
         self._moves.forget(ended)
 
     def _movable(self) -> VllmMoves:
@@ -219,12 +229,14 @@ class VllmEngine:
             read=self._read,
             adopted=self._adopted,
             ended=self._forget,
+            looked=self._queue.looked,
         )
 
     def _adopted(self, request: EngineRequest, preemptions: int) -> None:
         self._classes[request.request_id] = request.priority_class
         # Those were another engine's.
         self._preemptions[request.request_id] = preemptions
+        self._queue.adopted(self._scheduler.requests[request.request_id], request)
 
     def _warm_up(self) -> None:
         """Runs a prefill and a few decodes with every kind of sampling before the first client
@@ -255,7 +267,9 @@ class VllmEngine:
                 cache_salt=None,
                 data_parallel_rank=None,
             )
-            self._core.add_request(*self._core.preprocess_add_request(core_request))
+            own, wave = self._core.preprocess_add_request(core_request)
+            check_request(own)
+            self._core.add_request(own, wave)
         for _ in range(WARM_UP_STEPS_MAX):
             if not self.has_work():
                 break

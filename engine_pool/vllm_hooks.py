@@ -11,6 +11,7 @@ from engine_pool.errors import EngineFailed
 
 if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCore
+    from vllm.v1.request import Request
 
 VLLM_VERSION = "0.32."
 """The internal API was read in this version; another one needs reading again."""
@@ -36,6 +37,9 @@ _HOOKS = (
     ("vllm.v1.core.sched.request_queue", "RequestQueue.remove_requests"),
     ("vllm.v1.core.sched.scheduler", "Scheduler._enqueue_waiting_request"),
     ("vllm.v1.core.sched.scheduler", "Scheduler._inflight_prefill_reserved_blocks"),
+    # Order of the queue, and preemption for requests that wait.
+    ("vllm.v1.core.sched.request_queue", "PriorityRequestQueue"),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._preempt_request"),
     ("vllm.v1.core.single_type_kv_cache_manager", "FullAttentionManager"),
     ("vllm.v1.request", "Request.append_output_token_ids"),
     ("vllm.v1.request", "RequestStatus.PREEMPTED"),
@@ -57,6 +61,7 @@ _PARTS = (
     "scheduler.kv_cache_config.num_blocks",
     "scheduler.kv_cache_manager.coordinator.single_type_managers",
     "scheduler.kv_cache_manager.empty_kv_cache_blocks",
+    "scheduler.kv_cache_manager.watermark_blocks",
     "scheduler.kv_holding_waiting",
     "scheduler.max_num_active_reqs",
     "scheduler.needs_kv_cache_zeroing",
@@ -68,6 +73,14 @@ _PARTS = (
     "structured_output_manager",
 )
 """Attributes that exist on an engine only."""
+
+_REQUEST_PARTS = (
+    "arrival_time",
+    "drop_stale_output",
+    "num_output_placeholders",
+    "num_stale_output_tokens",
+    "priority",
+)
 
 _RUNNER_PARTS = ("attn_groups", "device", "kv_caches")
 _V1_RUNNER_PARTS = (
@@ -94,6 +107,12 @@ def check_parts(core: "EngineCore") -> None:
     """Raises: EngineFailed naming what this engine lacks."""
     for path in _PARTS:
         _find(core, path, "EngineCore")
+
+
+def check_request(request: "Request") -> None:
+    """Raises: EngineFailed naming what a request lacks."""
+    for path in _REQUEST_PARTS:
+        _find(request, path, "Request")
 
 
 def check_runner(runner: Any, *, is_v2: bool) -> None:

@@ -47,11 +47,12 @@ class VllmMoves:
         read: "Callable[[EngineRequest], Request]",
         adopted: Callable[[EngineRequest, int], None],
         ended: Callable[[Sequence[RequestId]], None],
+        looked: Callable[[str], None],
     ) -> None:
         """`why_not`: what rules out every move, "" if nothing does. `read` decodes a request, not
         adding it; it raises EngineRefused. `adopted` hears of a request that is the engine's own
         now, and of its preemptions elsewhere; `ended` of those that are not any more, and calls
-        `forget`. No step may be in flight."""
+        `forget`; `looked` of those that a move is interested in. No step may be in flight."""
         # vLLM's scheduler is its internals: checked at start, not typed here.
         scheduler: Any = core.scheduler
         self._scheduler = scheduler
@@ -63,6 +64,7 @@ class VllmMoves:
         self._read = read
         self._adopted = adopted
         self._ended = ended
+        self._looked = looked
         self._parked: dict[str, int | None] = {}
         """Place in the batch; None: it was queued."""
         self._held: dict[str, HeldRequest] = {}
@@ -92,6 +94,7 @@ class VllmMoves:
             return Refusal(FINISHED, "the request is not here any more")
         if why := self._why_not or why_request_cannot_move(request):
             return Refusal(REFUSED, why)
+        self._looked(request_id)
         computed: int = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
         is_queued = not is_running(request) and request.num_computed_tokens == 0
         complete = computed // self._scheduler.block_size

@@ -117,8 +117,8 @@ def preempted(
     lowest = candidates[-1].rank if candidates else -1
     chosen: list[str] = []
     for seeker in queue:
-        if lowest <= seeker.rank and not seeker.is_raised:
-            break  # nobody makes room for it, nor for those behind it
+        if is_helpless(seeker.rank, seeker.is_raised, lowest):
+            break
         places -= 1
         blocks -= seeker.needed_blocks
         gained = _gain(candidates, seeker.rank, places, blocks)
@@ -132,6 +132,13 @@ def preempted(
             places += 1
             blocks += occupant.frees_blocks
     return tuple(chosen)
+
+
+def is_helpless(rank: int, is_raised: bool, lowest: int) -> bool:
+    """Says whether nobody makes room for a request, nor for those behind it in the queue, where the
+    running ones count as `lowest` at most (-1: there are none)."""
+    # Behind a raised request may wait one of any class.
+    return lowest <= (0 if is_raised else rank)
 
 
 def _gain(
