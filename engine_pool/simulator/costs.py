@@ -1,6 +1,7 @@
-"""How long a simulated engine's steps take. Pure arithmetic on a fit of LLaMA-7B on an A10.
+"""How long a simulated engine's steps and copies take. Durations are milliseconds.
 
-Source: fits to Llumnix's published plots for LLaMA-7B on an A10. Durations are milliseconds.
+The defaults are fits to Llumnix's published plots for LLaMA-7B on an A10. Costs of a real engine
+come from a file that `python -m engine_pool.calibrate` writes (cost_file.py).
 """
 
 from collections.abc import Iterable
@@ -65,12 +66,14 @@ class CopyCosts:
     which with commit and step boundary makes the published downtime of 13 to 26 ms."""
     ms_per_token: float = 0.211
     time_scale: float = 1.0
+    block_size_tokens: int = BLOCK_SIZE_TOKENS
+    kv_token_bytes: int = KV_TOKEN_BYTES
 
     def copy_ms(self, blocks: int) -> float:
         """Returns the duration of one copy of whole blocks."""
         base_ms = self.base_ms * min(1.0, blocks / self.full_blocks)
-        return self.time_scale * (base_ms + self.ms_per_token * blocks * BLOCK_SIZE_TOKENS)
+        return self.time_scale * (base_ms + self.ms_per_token * blocks * self.block_size_tokens)
 
     def bytes_ms(self, size_bytes: int) -> float:
         """Returns the duration of nothing but sending."""
-        return self.time_scale * self.ms_per_token * size_bytes / KV_TOKEN_BYTES
+        return self.time_scale * self.ms_per_token * size_bytes / self.kv_token_bytes
