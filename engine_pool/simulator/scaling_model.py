@@ -1,0 +1,53 @@
+"""Auto-scaling of a simulated pool: the policy's checks, and what starting and draining take."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine_pool.policy.scaling import ScalingState, decide
+from engine_pool.policy.settings import PolicySettings
+from engine_pool.simulator.instance_model import Instance
+from engine_pool.types import InstanceName, InstanceState
+
+
+class ScalingPool(Protocol):
+    """What a check needs of the world."""
+
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """All that there ever were."""
+
+    def pool_now(self) -> list[Instance]:
+        """Returns the instances that serve or drain, brought up to now."""
+
+    def start_instance(self) -> None: ...
+
+    def set_state(self, instance: InstanceName, state: InstanceState) -> None: ...
+
+
+class Scaler:
+    """Remembers since when the pool has been outside the band."""
+
+    def __init__(self, settings: PolicySettings) -> None:
+        self._rule = settings.scaling
+        self._headroom = settings.dispatch.headroom
+        self._state = ScalingState()
+
+    def check(self, pool: ScalingPool) -> None:
+        starting = [i for i in pool.instances if i.state is InstanceState.STARTING]
+        decision, self._state = decide(
+            [i.seen for i in pool.pool_now()],
+            starting_tokens=[i.engine.standing.capacity_tokens for i in starting],
+            rule=self._rule,
+            headroom=self._headroom,
+            state=self._state,
+            now_s=pool.now_s,
+        )
+        for _ in range(decision.add):
+            pool.start_instance()
+        if decision.undrain is not None:
+            pool.set_state(decision.undrain, InstanceState.SERVING)
+        if decision.drain is not None:
+            pool.set_state(decision.drain, InstanceState.DRAINING)

@@ -1,0 +1,314 @@
+"""Scenarios of simulated runs, from TOML or a dict: pool, workload, costs, policy, scaling.
+
+Every field has a default, so that an empty scenario runs. A field that is unknown or not as
+expected is a ScenarioError that names it as `section.field`.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+
+from engine_pool.policy.settings import (
+    DispatchKind,
+    DispatchRule,
+    HeadroomRule,
+    PolicySettings,
+    QueueRule,
+    RebalanceRule,
+    ScalingRule,
+)
+from engine_pool.simulator.costs import (
+    A10_CAPACITY_BLOCKS,
+    BLOCK_SIZE_TOKENS,
+    WATERMARK,
+    CopyCosts,
+    StepCosts,
+)
+from engine_pool.simulator.engine_model import EngineLimits
+from engine_pool.simulator.scenario_fields import (
+    ScenarioError,
+    flag,
+    number,
+    one_of,
+    optional,
+    read_section,
+    setting,
+    text,
+    whole,
+)
+from engine_pool.simulator.workload import CAP_TOKENS, MIXES
+from engine_pool.types import PriorityClass
+from migration.stages import StageLimits
+
+_STEPS, _COPIES = StepCosts(), CopyCosts()
+_DISPATCH, _REBALANCE, _SCALING = DispatchRule(), RebalanceRule(), ScalingRule()
+_COST = number(0)
+_STAGE_LIMITS = StageLimits(copies_max=8, last_blocks=1)
+"""As the pool's own settings (config.py: migration_copies_max, migration_last_blocks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSection:
+    """The engines; with scaling these are the first ones."""
+
+    instances: int = setting(16, whole(1, 4096))
+    capacity_tokens: int = setting(A10_CAPACITY_BLOCKS * BLOCK_SIZE_TOKENS, whole(1))
+    """KV memory of one instance."""
+    block_size_tokens: int = setting(BLOCK_SIZE_TOKENS, whole(1, 1024))
+    max_running: int = setting(256, whole(1))
+    """Requests in one step (vLLM's max_num_seqs)."""
+    max_prefill_tokens: int = setting(8192, whole(1))
+    """Prompt tokens of one step; a longer prompt has a step of its own."""
+    watermark: float = setting(WATERMARK, number(0, 0.5))
+    """Share of the memory that admission leaves free."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSection:
+    """Which requests come when."""
+
+    kind: str = setting("lengths", one_of(("lengths", "trace")))
+    requests: int = setting(10_000, whole(1, 10_000_000))
+    """Of a trace: its first ones."""
+    rate_per_s: float | None = setting(7.5, optional(number(0, is_exclusive=True)))
+    """Of the whole pool. For a trace 0 is not possible, but leaving it out with `as_recorded`."""
+    as_recorded: bool = setting(False, flag())
+    """A trace keeps its own times; the rate is not used then."""
+    cv: float = setting(1.0, number(0, 100))
+    """Coefficient of variation of the gaps between arrivals: 1 is Poisson, more is Gamma."""
+    input: str = setting("M", one_of(tuple(MIXES)))
+    output: str = setting("M", one_of(tuple(MIXES)))
+    input_cap_tokens: int = setting(CAP_TOKENS, whole(1))
+    output_cap_tokens: int = setting(CAP_TOKENS, whole(1))
+    high_share: float = setting(0.0, number(0, 1))
+    """Part of the requests that is of the high class."""
+    file: str = setting("", text())
+    """Of the trace; relative to the scenario's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostsSection:
+    """How long things take: costs.StepCosts and, with `copy_` before their names, CopyCosts."""
+
+    prefill_base_ms: float = setting(_STEPS.prefill_base_ms, _COST)
+    prefill_ms_per_token: float = setting(_STEPS.prefill_ms_per_token, _COST)
+    prefill_ms_per_square_token: float = setting(_STEPS.prefill_ms_per_square_token, _COST)
+    decode_base_ms: float = setting(_STEPS.decode_base_ms, number(0, is_exclusive=True))
+    decode_ms_per_sequence: float = setting(_STEPS.decode_ms_per_sequence, _COST)
+    decode_ms_per_kv_token: float = setting(_STEPS.decode_ms_per_kv_token, _COST)
+    copy_base_ms: float = setting(_COPIES.base_ms, _COST)
+    copy_full_blocks: int = setting(_COPIES.full_blocks, whole(1))
+    copy_ms_per_token: float = setting(_COPIES.ms_per_token, _COST)
+    copy_slowdown: float = setting(0.023, number(0, 10))
+    """How much longer decode steps take at both ends of a copy, as a share (Llumnix: 2.3 %)."""
+    message_ms: float = setting(0.5, _COST)
+    """One way of a message between two engines, or to the store."""
+    time_scale: float = setting(1.0, number(0, 1000, is_exclusive=True))
+    """Multiplies every duration: 1.2 is about the paper's own, older engine."""
+    file: str = setting("", text())
+    """JSON with some of these fields, as the calibration command writes it; what the section says
+    itself goes before it. Relative to the scenario's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySection:
+    """The rules (policy/settings.py says what each does), and what decisions see."""
+
+    dispatch: DispatchKind = field(default=_DISPATCH.kind, metadata={"check": one_of(DispatchKind)})
+    queue: QueueRule = field(default=_DISPATCH.queue, metadata={"check": one_of(QueueRule)})
+    priorities: bool = setting(True, flag())
+    """Off: requests keep their class in the numbers, and nothing else knows it."""
+    packs_classes: bool = setting(_DISPATCH.packs_classes, flag())
+    elastic_headroom: bool = setting(_DISPATCH.is_elastic, flag())
+    high_target_load_tokens: int = setting(
+        _DISPATCH.headroom.target_load_tokens[PriorityClass.HIGH], whole(0)
+    )
+    """Load up to which the high class is served at ideal speed; the rest is its headroom."""
+    late_binding: bool = setting(_DISPATCH.is_late_binding, flag())
+    late_floor_steps: float = setting(_DISPATCH.late_floor_steps, number(0))
+    late_pass_s: float = setting(_DISPATCH.late_pass_s, number(0))
+    migration: bool = setting(_REBALANCE.is_on, flag())
+    below_steps: float = setting(_REBALANCE.below_steps, number(0))
+    above_steps: float = setting(_REBALANCE.above_steps, number(0))
+    rebalance_interval_ms: float = setting(_REBALANCE.interval_ms, number(1))
+    moves_per_instance: int = setting(_REBALANCE.moves_per_instance, whole(1))
+    tokens_per_round: int = setting(_REBALANCE.tokens_per_round, whole(1))
+    defragments: bool = setting(_REBALANCE.defragments, flag())
+    report_interval_ms: float = setting(100.0, number(0))
+    """How often instances report; 0: decisions see them as they are."""
+    ledger: bool = setting(True, flag())
+    """Whether decisions know what was sent since the last report."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSection:
+    enabled: bool = setting(_SCALING.is_on, flag())
+    min_instances: int = setting(_SCALING.min_instances, whole(1))
+    max_instances: int = setting(_SCALING.max_instances, whole(1, 4096))
+    low_steps: float = setting(_SCALING.low_steps, number(0))
+    high_steps: float = setting(_SCALING.high_steps, number(0))
+    check_interval_s: float = setting(_SCALING.check_interval_s, number(0, is_exclusive=True))
+    grow_after_s: float = setting(_SCALING.grow_after_s, number(0))
+    shrink_after_s: float = setting(_SCALING.shrink_after_s, number(0))
+    start_delay_s: float = setting(20.0, number(0))
+    """From the decision until an instance serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that a run depends on."""
+
+    name: str = ""
+    seed: int = 1
+    pool: PoolSection = field(default_factory=PoolSection)
+    workload: WorkloadSection = field(default_factory=WorkloadSection)
+    costs: CostsSection = field(default_factory=CostsSection)
+    policy: PolicySection = field(default_factory=PolicySection)
+    scaling: ScalingSection = field(default_factory=ScalingSection)
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns what `scenario_of` reads."""
+        return asdict(self)
+
+    def engine_limits(self) -> EngineLimits:
+        pool = self.pool
+        return EngineLimits(
+            capacity_tokens=pool.capacity_tokens,
+            block_size_tokens=pool.block_size_tokens,
+            max_running=pool.max_running,
+            max_prefill_tokens=pool.max_prefill_tokens,
+            watermark=pool.watermark,
+            copy_slowdown=self.costs.copy_slowdown,
+        )
+
+    def step_costs(self) -> StepCosts:
+        return StepCosts(**{f.name: getattr(self.costs, f.name) for f in fields(StepCosts)})
+
+    def copy_costs(self) -> CopyCosts:
+        costs = self.costs
+        return CopyCosts(
+            base_ms=costs.copy_base_ms,
+            full_blocks=costs.copy_full_blocks,
+            ms_per_token=costs.copy_ms_per_token,
+            time_scale=costs.time_scale,
+        )
+
+    def stage_limits(self) -> StageLimits:
+        return _STAGE_LIMITS
+
+    def policy_settings(self) -> PolicySettings:
+        p, s = self.policy, self.scaling
+        return PolicySettings(
+            dispatch=DispatchRule(
+                kind=p.dispatch,
+                queue=p.queue,
+                watermark=self.pool.watermark,
+                headroom=HeadroomRule({PriorityClass.HIGH: p.high_target_load_tokens}),
+                packs_classes=p.packs_classes,
+                is_elastic=p.elastic_headroom,
+                is_late_binding=p.late_binding,
+                late_floor_steps=p.late_floor_steps,
+                late_pass_s=p.late_pass_s,
+            ),
+            rebalance=RebalanceRule(
+                is_on=p.migration,
+                below_steps=p.below_steps,
+                above_steps=p.above_steps,
+                interval_ms=p.rebalance_interval_ms,
+                moves_per_instance=p.moves_per_instance,
+                tokens_per_round=p.tokens_per_round,
+                defragments=p.defragments,
+            ),
+            scaling=ScalingRule(
+                is_on=s.enabled,
+                low_steps=s.low_steps,
+                high_steps=s.high_steps,
+                min_instances=s.min_instances,
+                max_instances=s.max_instances,
+                check_interval_s=s.check_interval_s,
+                grow_after_s=s.grow_after_s,
+                shrink_after_s=s.shrink_after_s,
+            ),
+        )
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Reads a TOML file; files that it names are relative to it. Raises: ScenarioError."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError("file", f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError("file", f"{path}: not TOML: {error}") from error
+    return scenario_of({"name": path.stem, **values}, path.parent)
+
+
+def scenario_of(values: Mapping[str, object], folder: Path | None = None) -> Scenario:
+    """Makes a scenario of what a file or a form says. Raises: ScenarioError."""
+    sections = ("pool", "workload", "costs", "policy", "scaling")
+    for key in values:
+        if key not in (*sections, "name", "seed"):
+            names = ", ".join(sections)
+            raise ScenarioError(key, f"no such section; there are name, seed, {names}")
+    name, seed = values.get("name", ""), values.get("seed", 1)
+    if not isinstance(name, str):
+        raise ScenarioError("name", f"expected a text, got {name!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ScenarioError("seed", f"expected a whole number, got {seed!r}")
+    workload = read_section(WorkloadSection, "workload", values.get("workload", {}))
+    scenario = Scenario(
+        name=name,
+        seed=seed,
+        pool=read_section(PoolSection, "pool", values.get("pool", {})),
+        workload=replace(workload, file=_path(workload.file, folder)),
+        costs=_read_costs(values.get("costs", {}), folder),
+        policy=read_section(PolicySection, "policy", values.get("policy", {})),
+        scaling=read_section(ScalingSection, "scaling", values.get("scaling", {})),
+    )
+    _check_together(scenario)
+    return scenario
+
+
+def _path(file: str, folder: Path | None) -> str:
+    return str(folder / file) if file and folder is not None else file
+
+
+def _read_costs(values: object, folder: Path | None) -> CostsSection:
+    costs = read_section(CostsSection, "costs", values)
+    if not costs.file:
+        return costs
+    path = Path(_path(costs.file, folder))
+    try:
+        measured = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError("costs.file", f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ScenarioError("costs.file", f"{path}: not JSON: {error}") from error
+    if not isinstance(measured, dict) or not isinstance(values, Mapping):
+        raise ScenarioError("costs.file", f"{path}: expected an object with fields of [costs]")
+    return read_section(CostsSection, "costs", {**measured, **values, "file": str(path)})
+
+
+def _check_together(scenario: Scenario) -> None:
+    """Checks what no field can say alone."""
+    pool, workload, scaling = scenario.pool, scenario.workload, scenario.scaling
+    if pool.capacity_tokens < pool.block_size_tokens:
+        least = pool.block_size_tokens
+        problem = f"expected at least one block ({least}), got {pool.capacity_tokens}"
+        raise ScenarioError("pool.capacity_tokens", problem)
+    if workload.kind == "trace" and not workload.file:
+        raise ScenarioError("workload.file", "expected the trace's CSV file, got nothing")
+    if workload.kind == "lengths" and workload.rate_per_s is None:
+        raise ScenarioError("workload.rate_per_s", "expected a number, got nothing")
+    policy = scenario.policy
+    if policy.above_steps < policy.below_steps:
+        problem = f"expected at least below_steps ({policy.below_steps:g}), got "
+        raise ScenarioError("policy.above_steps", f"{problem}{policy.above_steps:g}")
+    if scaling.max_instances < scaling.min_instances:
+        problem = f"expected at least min_instances ({scaling.min_instances}), got "
+        raise ScenarioError("scaling.max_instances", f"{problem}{scaling.max_instances}")
+    if scaling.high_steps < scaling.low_steps:
+        problem = f"expected at least low_steps ({scaling.low_steps:g}), got "
+        raise ScenarioError("scaling.high_steps", f"{problem}{scaling.high_steps:g}")
