@@ -197,7 +197,7 @@ class VllmQueue:
     def _needed_blocks(self, own: "Request", batch: _Batch) -> int:
         """Blocks that a queued request needs besides those of its prefix that others keep."""
         hit, _, _ = self._cache.get_computed_blocks(own)
-        kept = sum(
+        kept: int = sum(
             block.ref_cnt > 0 and block.block_id not in batch.block_ids
             for group in hit.blocks
             for block in group
