@@ -17,6 +17,9 @@ COPY_MOVES_EVERY_S: Final = 2.0
 """A page that lists ended moves is this much behind; a live one is not."""
 BEAT_EVERY_S: Final = 5.0
 FORGET_EVERY_S: Final = 3600.0
+SIMULATE_EVERY_S: Final = 1.0
+"""A what-if run that waits begins so soon after the one before it."""
+TIDY_RUNS_EVERY_S: Final = 10.0
 
 # A task that could not run in time is superseded by the next one: it must not pile up.
 app.conf.beat_schedule = {
@@ -39,5 +42,15 @@ app.conf.beat_schedule = {
         "task": "controlplane.fleet.tasks.forget_old_records",
         "schedule": FORGET_EVERY_S,
         "options": {"expires": FORGET_EVERY_S},
+    },
+    "simulate": {
+        "task": "controlplane.whatif.tasks.run_one",
+        "schedule": SIMULATE_EVERY_S,
+        "options": {"expires": SIMULATE_EVERY_S},
+    },
+    "tidy what-if runs": {
+        "task": "controlplane.whatif.tasks.tidy_runs",
+        "schedule": TIDY_RUNS_EVERY_S,
+        "options": {"expires": TIDY_RUNS_EVERY_S},
     },
 }

@@ -52,6 +52,7 @@ INSTALLED_APPS = [
     "controlplane.tenants",
     "controlplane.gateway",
     "controlplane.fleet",
+    "controlplane.whatif",
     "web",
 ]
 
@@ -60,6 +61,7 @@ MIGRATION_MODULES = {
     "tenants": "controlplane.tenants.schema_migrations",
     "gateway": "controlplane.gateway.schema_migrations",
     "fleet": "controlplane.fleet.schema_migrations",
+    "whatif": "controlplane.whatif.schema_migrations",
 }
 
 # For the pages, the admin and /api/v1 alone; /v1 has none of it (gateway/exchange.py).
@@ -200,11 +202,14 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"global_keyprefix": "ferry:celery:"}
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_TIME_LIMIT = 60
-"""Seconds; every task here is done within one."""
+"""Seconds; every task here but a simulation, which has its own, is done within one."""
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 
 RECORDS_KEPT_DAYS = env.int("FERRY_RECORDS_KEPT_DAYS", default=30)
 """Rows of requests and fleet events that are older are deleted."""
+
+WHATIF_DIR = env.path("FERRY_WHATIF_DIR", default=str(VAR_DIR / "whatif"))
+"""Where traces (CSV) and measured costs (JSON) lie that what-if runs may name."""
 
 LOGGING = {
     "version": 1,

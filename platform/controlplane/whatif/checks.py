@@ -1,0 +1,109 @@
+"""Whether a wish can be carried out: the simulator's own checks, and this installation's limits."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+
+from controlplane.whatif.limits import INSTANCES_MAX, NAME_MAX_CHARS, REQUESTS_MAX
+from controlplane.whatif.values import Scenario, WhatIfRefused, Wish
+from engine_pool.simulator import scenario as simulator
+from engine_pool.simulator.run import workload_of
+from engine_pool.simulator.scenario_fields import ScenarioError
+
+FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+"""A plain name: nobody may have the server read a file elsewhere."""
+LABEL_MAX_CHARS: Final = 40
+
+
+def check_wish(wish: Wish) -> Wish:
+    """Returns the wish with every value in its scenarios. Raises: WhatIfRefused naming the field.
+
+    Takes as long as drawing the workload does, a part of a second.
+    """
+    scenario = check_scenario(wish.scenario)
+    baseline = None
+    if wish.baseline is not None:
+        try:
+            baseline = check_scenario(wish.baseline)
+        except WhatIfRefused as refusal:
+            field = f"baseline.{refusal.field}" if refusal.field else "baseline"
+            raise WhatIfRefused(str(refusal), field=field) from None
+    name = wish.name.strip() or str(scenario["name"]).strip() or "What if"
+    return Wish(
+        name=name[:NAME_MAX_CHARS],
+        scenario=scenario,
+        baseline=baseline,
+        baseline_label=wish.baseline_label.strip()[:LABEL_MAX_CHARS] if baseline else "",
+    )
+
+
+def check_scenario(values: Scenario) -> Scenario:
+    """Returns the scenario with every value. Raises: WhatIfRefused naming `section.field`."""
+    for section in ("workload", "costs"):
+        _check_file(section, values.get(section))
+    try:
+        read = simulator.scenario_of(values, files_dir())
+        _check_size(read)
+        workload_of(read)
+    except ScenarioError as error:
+        raise WhatIfRefused(_without_folder(error.problem), field=error.where) from None
+    return _as_json(read)
+
+
+def files_dir() -> Path:
+    """Returns where the traces and costs lie that a scenario may name."""
+    return Path(settings.WHATIF_DIR)
+
+
+def file_names(suffix: str) -> list[str]:
+    """Returns the files that a scenario may name, by their ending."""
+    folder = files_dir()
+    if not folder.is_dir():
+        return []
+    return sorted(p.name for p in folder.glob(f"*{suffix}") if FILE_NAME.fullmatch(p.name))
+
+
+def _check_size(scenario: simulator.Scenario) -> None:
+    requests = scenario.workload.requests
+    if requests > REQUESTS_MAX:
+        raise ScenarioError(
+            "workload.requests", f"at most {REQUESTS_MAX:,} are simulated here, got {requests:,}"
+        )
+    sizes = {"pool.instances": scenario.pool.instances}
+    if scenario.scaling.enabled:
+        sizes["scaling.max_instances"] = scenario.scaling.max_instances
+    for field, instances in sizes.items():
+        if instances > INSTANCES_MAX:
+            raise ScenarioError(
+                field, f"at most {INSTANCES_MAX} are simulated here, got {instances:,}"
+            )
+
+
+def _check_file(section: str, values: object) -> None:
+    name = values.get("file") if isinstance(values, Mapping) else None
+    if name and not (isinstance(name, str) and FILE_NAME.fullmatch(name)):
+        raise WhatIfRefused(
+            "expected the name of a file in the folder for what-if runs, without a path",
+            field=f"{section}.file",
+        )
+
+
+def _as_json(scenario: simulator.Scenario) -> dict[str, Any]:
+    """Returns plain values; files by their names, as they were given."""
+    told = replace(
+        scenario,
+        workload=replace(scenario.workload, file=Path(scenario.workload.file).name),
+        costs=replace(scenario.costs, file=Path(scenario.costs.file).name),
+    ).to_dict()
+    plain: dict[str, Any] = json.loads(json.dumps(told))
+    return plain
+
+
+def _without_folder(problem: str) -> str:
+    """Where this server's files lie is nobody's business."""
+    return problem.replace(f"{files_dir()}/", "")
