@@ -1,5 +1,6 @@
 """An instance of a simulated pool: its engine, its life, and what decisions see of it."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from engine_pool.policy.standing import Standing, add_queued
@@ -25,6 +26,10 @@ class Instance:
         self._interval_s = report_interval_s
         self._next_report_s = started_s + (number * _SPREAD % 1) * report_interval_s
         self.seen = engine.standing if report_interval_s == 0 else _copy(engine.standing)
+        self.seen_held: Collection[int] = ()
+        """Requests that it keeps room for, as of the last report."""
+        self.reported_s = started_s
+        """When it took the last report."""
         self.set_state(InstanceState.STARTING)
 
     def touch(self, now_s: float) -> None:
@@ -32,6 +37,9 @@ class Instance:
         if self._interval_s and now_s >= self._next_report_s:
             self._report(now_s)
         self.engine.touch(now_s)
+        if not self._interval_s:
+            self.reported_s = now_s
+            self.seen_held = self.engine.held_blocks
 
     def _report(self, now_s: float) -> None:
         """Takes the last of the reports that are due; nobody looked at the others."""
@@ -45,6 +53,8 @@ class Instance:
         seen.queued[:] = now.queued
         seen.queued_tokens[:] = now.queued_tokens
         seen.head_tokens = now.head_tokens
+        self.seen_held = tuple(self.engine.held_blocks)
+        self.reported_s = due_s
         self._next_report_s = due_s + self._interval_s
 
     def note_sent(self, rank: int, demand_tokens: int) -> None:

@@ -69,6 +69,8 @@ class Move:
     is_awaiting_quiet: bool = False
     parked_s: float | None = None
     adopted_s: float | None = None
+    left_s: float | None = None
+    """When the source freed it."""
     ended_s: float | None = None
     abort_code: str = ""
     """Empty: it was committed, or still goes on."""
@@ -238,7 +240,8 @@ class Mover:
         move.source.unpark(move.request, self.clock.touch_engine(move.source))
 
     def _release(self, move: Move) -> None:
-        move.source.release(move.request, self.clock.touch_engine(move.source))
+        move.left_s = self.clock.touch_engine(move.source)
+        move.source.release(move.request, move.left_s)
 
     # The destination
 

@@ -4,7 +4,6 @@ Every field has a default, so that an empty scenario runs. A field that is unkno
 expected is a ScenarioError that names it as `section.field`.
 """
 
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -19,6 +18,7 @@ from engine_pool.policy.settings import (
     RebalanceRule,
     ScalingRule,
 )
+from engine_pool.simulator.cost_file import CostFileError, read_costs
 from engine_pool.simulator.costs import (
     A10_CAPACITY_BLOCKS,
     BLOCK_SIZE_TOKENS,
@@ -108,8 +108,8 @@ class CostsSection:
     time_scale: float = setting(1.0, number(0, 1000, is_exclusive=True))
     """Multiplies every duration: 1.2 is about the paper's own, older engine."""
     file: str = setting("", text())
-    """JSON with some of these fields, as the calibration command writes it; what the section says
-    itself goes before it. Relative to the scenario's file."""
+    """What the calibration command measured (cost_file.py); what the section itself says goes first.
+    Relative to the scenario's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +281,10 @@ def _read_costs(values: object, folder: Path | None) -> CostsSection:
         return costs
     path = Path(_path(costs.file, folder))
     try:
-        measured = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError("costs.file", f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ScenarioError("costs.file", f"{path}: not JSON: {error}") from error
-    if not isinstance(measured, dict) or not isinstance(values, Mapping):
-        raise ScenarioError("costs.file", f"{path}: expected an object with fields of [costs]")
+        measured = read_costs(path).scenario_section()
+    except CostFileError as error:
+        raise ScenarioError("costs.file", str(error)) from error
+    assert isinstance(values, Mapping), "it is a section"
     return read_section(CostsSection, "costs", {**measured, **values, "file": str(path)})
 
 

@@ -200,14 +200,14 @@ class World:
 
     def start_move(
         self, candidate: Candidate, source: Instance, destination: Instance, reason: str
-    ) -> None:
+    ) -> Move:
         source.moves += 1
         destination.moves += 1
-        self.moves.append(
-            self._mover.start(
-                candidate.request, source.engine, destination.engine, reason, self.now_s
-            )
+        move = self._mover.start(
+            candidate.request, source.engine, destination.engine, reason, self.now_s
         )
+        self.moves.append(move)
+        return move
 
     def move_event(self, after_s: float, act: Callable[[], None]) -> None:
         self._at(self.now_s + after_s, Kind.MOVE, act)
