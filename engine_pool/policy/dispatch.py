@@ -162,8 +162,8 @@ def first_of(ties: int, request: RequestDemand) -> int:
 def prefer_host(
     fit: Iterable[Standing], request: RequestDemand, rule: DispatchRule
 ) -> Choice | None:
-    """Packs a class with headroom: the freest instance that serves it and stays within its target
-    load; None when there is none, or the class has no headroom."""
+    """Packs a class with headroom: the freest instance that serves it, has a place in its batch
+    and stays within its target load; None when there is none, or the class has no headroom."""
     rank = request.priority_class.rank
     target = rule.headroom.target_load_tokens.get(request.priority_class)
     if not rule.packs_classes or target is None:
@@ -173,7 +173,8 @@ def prefer_host(
         if not s.hosts(rank):
             continue
         load = s.used_tokens + sum(s.queued_tokens[: rank + 1]) + request.demand_tokens
-        if load > target:
+        is_full = s.batch + sum(s.queued[: rank + 1]) >= s.max_running
+        if load > target or is_full:
             continue
         found = score(s, rank, rule)
         key = (*found.key, s.instance)

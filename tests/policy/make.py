@@ -77,8 +77,12 @@ class Request:
         return self.kv_tokens + BLOCK_TOKENS
 
 
-_SIZES = st.lists(st.integers(1, 120).map(lambda blocks: blocks * BLOCK_TOKENS), max_size=4)
-_BY_CLASS = st.dictionaries(st.sampled_from(list(PriorityClass)), _SIZES, max_size=3)
+# A handful of sizes, so that ties, full and overfull instances are common; and few draws, so that
+# a property sees many pools.
+_SIZES = st.sampled_from(
+    [(), (), (16,), (160,), (160, 160), (320, 640, 16), (1920,), (1040, 48), (16,) * 6]
+)
+_BY_CLASS = st.just({}) | st.fixed_dictionaries(dict.fromkeys(PriorityClass, _SIZES))
 
 
 @st.composite
@@ -87,8 +91,8 @@ def standings(draw: st.DrawFn, name: str = "i-01") -> Standing:
     is_draining = draw(st.sampled_from([False, False, False, True]))
     return standing(
         name,
-        draw(st.just({}) | _BY_CLASS),
-        draw(st.just({}) | _BY_CLASS),
+        draw(_BY_CLASS),
+        draw(_BY_CLASS),
         capacity=draw(st.sampled_from([800, 1600, 1600, 4000, 16_000])),
         max_running=draw(st.sampled_from([2, 6, 256])),
         is_open=draw(st.sampled_from([True, True, True, False])),
