@@ -38,15 +38,14 @@ def make_room(
     does not do, or when nobody has room for what would have to go.
     """
     short_tokens = need_tokens - _room(source, watermark)
-    others = [s for s in standings if s.instance != source.instance and s.is_open]
     if short_tokens <= 0:
         return None
-    if any(need_tokens <= _room(s, watermark) and not any(s.queued) for s in others):
-        return None
     places = sorted(
-        (s for s in others if not any(s.queued) and sum(s.running) < s.max_running),
+        (s for s in standings if s.instance != source.instance and _takes_more(s)),
         key=lambda s: (_room(s, watermark), s.instance),
     )
+    if places and need_tokens <= _room(places[-1], watermark):
+        return None
     fit = (r for r in requests_of(source.instance) if r.can_move and r.kv_tokens >= short_tokens)
     for r in sorted(fit, key=lambda r: (-r.rank, r.need_tokens, r.name)):
         place = next((s for s in places if r.need_tokens <= _room(s, watermark)), None)
@@ -58,6 +57,10 @@ def make_room(
             )
             return RoomMove(r, source.instance, place.instance, why)
     return None
+
+
+def _takes_more(s: Standing) -> bool:
+    return s.is_open and not any(s.queued) and sum(s.running) < s.max_running
 
 
 def _room(s: Standing, watermark: float) -> int:

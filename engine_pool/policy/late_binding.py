@@ -72,10 +72,11 @@ def release(
 
 
 def has_room(s: Standing, demand: RequestDemand, rule: DispatchRule) -> bool:
-    """Says whether a request could run there at once and leave enough room to grow."""
+    """Says whether a request could run there at once and leave enough room to grow; in the headroom
+    of a higher class only where that is elastic."""
     if s.batch + s.waiting >= s.max_running:
         return False
-    found = score(s, demand.priority_class.rank, rule, with_headroom=False)
+    found = score(s, demand.priority_class.rank, rule, with_headroom=not rule.is_elastic)
     left = found.left_tokens - demand.demand_tokens
     return left >= rule.late_floor_steps * (found.requests + 1)
 
