@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from engine_pool.config import PoolConfig
@@ -44,8 +44,11 @@ class SinkSlot:
 
     def __init__(self) -> None:
         self.sink: FrameSink | None = None
+        self.listener: Callable[[Sequence[TokenFrame]], None] = lambda frames: None
+        """Gets the frames, too, before the front end."""
 
     def deliver(self, frames: Sequence[TokenFrame]) -> None:
+        self.listener(frames)
         if self.sink is not None:
             self.sink.deliver(frames)
 
@@ -79,8 +82,11 @@ class PoolClient:
         )
         self.watch = LossWatch(self.view, self.reader, self.log)
         self.ray = None if gate else RayGate(config)
-        self.dispatcher = Dispatcher(self.view, self.reader, self.log, self.store, self._gate(gate))
-        self.moves = Moves(self.view, self._gate(gate))
+        self.dispatcher = Dispatcher(
+            self.view, self.reader, self.log, self.store, self._gate(gate), config
+        )
+        self.sink.listener = self.dispatcher.note_frames
+        self.moves = Moves(self.view, self._gate(gate), config.policy.dispatch.headroom)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

@@ -12,7 +12,14 @@ from engine_pool.errors import MoveRefused, RequestNotRunning
 from engine_pool.live_view import LiveView
 from engine_pool.policy.destinations import Destination, destinations
 from engine_pool.policy.freeness import breakdown
-from engine_pool.types import InstanceLoad, InstanceName, InstanceStatus, RequestLoad
+from engine_pool.policy.settings import HeadroomRule
+from engine_pool.types import (
+    InstanceLoad,
+    InstanceName,
+    InstanceStatus,
+    PoolView,
+    RequestLoad,
+)
 from migration.report import MoveReport, MoveState
 from migration.stages import Way
 from migration.wish import MoveWish
@@ -58,26 +65,38 @@ class MovePlan:
 class Moves:
     """One a process that follows the pool."""
 
-    def __init__(self, live: LiveView, gate: MoveGate) -> None:
+    def __init__(
+        self, live: LiveView, gate: MoveGate, headroom: HeadroomRule | None = None
+    ) -> None:
+        """`headroom`: the pool's; the default one for None."""
         self._live = live
         self._gate = gate
+        self._headroom = headroom or HeadroomRule()
 
-    def plan(self, request_id: str) -> MovePlan:
-        """Raises: RequestNotRunning when no living instance reports the request."""
+    def plan(self, request_id: str, only: str | None = None) -> MovePlan:
+        """Looks at all destinations, or at one of them (`only`).
+
+        Raises: RequestNotRunning when no living instance reports the request.
+        """
         source = self._live.holder(request_id)
         load = self._live.loads.get(source.instance) if source else None
         if source is None or load is None:
             raise RequestNotRunning(f"No instance runs or queues a request {request_id}.")
         found, is_queued = _find(load, request_id)
         now_unix_s = time.time()
+        view = self._live.pool_view(now_unix_s)
+        if only is not None:
+            ends = (source.instance, only)
+            view = PoolView(
+                tuple(s for s in view.statuses if s.instance in ends),
+                tuple(one for one in view.loads if one.instance in ends),
+            )
         return MovePlan(
             request=found,
             source=source,
             is_queued=is_queued,
-            destinations=destinations(
-                self._live.pool_view(now_unix_s), found, source.instance, now_unix_s
-            ),
-            source_freeness_steps=breakdown(load, source.state).freeness_steps,
+            destinations=destinations(view, found, source.instance, now_unix_s, self._headroom),
+            source_freeness_steps=breakdown(load, source.state, self._headroom).freeness_steps,
             report_age_s=now_unix_s - load.at_unix_s,
         )
 
@@ -95,7 +114,8 @@ class Moves:
         Raises: RequestNotRunning; MoveRefused with the reason, nothing has begun then;
         InstanceLost.
         """
-        plan = self.plan(request_id)
+        # Others than the wished one would be summed up for nothing: it matters in a large pool.
+        plan = self.plan(request_id, destination)
         place = _chosen(plan, destination)
         target = self._live.statuses[place.instance]
         wish = MoveWish(

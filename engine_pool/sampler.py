@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine_pool.policy.freeness import breakdown
+from engine_pool.policy.settings import HeadroomRule
 from engine_pool.types import (
     FleetSample,
     InstanceLoad,
@@ -22,6 +23,8 @@ _GAP = InstanceSample(None, None, None, None, None)
 class Sampler:
     """Makes samples, and adds up the counters over all incarnations: they never fall."""
 
+    headroom: HeadroomRule = field(default_factory=HeadroomRule)
+    """The pool's, so that the charts show the freeness that decisions compare."""
     _counters: dict[tuple[InstanceName, str], tuple[int, int, int]] = field(default_factory=dict)
 
     def sample(
@@ -36,7 +39,8 @@ class Sampler:
         return FleetSample(
             at_unix_s=now_unix_s,
             instances={
-                s.instance: _instance(s, by_name.get(s.instance), now_unix_s) for s in statuses
+                s.instance: _instance(s, by_name.get(s.instance), now_unix_s, self.headroom)
+                for s in statuses
             },
             output_tokens_total=output,
             prompt_tokens_total=prompt,
@@ -45,13 +49,13 @@ class Sampler:
 
 
 def _instance(
-    status: InstanceStatus, load: InstanceLoad | None, now_unix_s: float
+    status: InstanceStatus, load: InstanceLoad | None, now_unix_s: float, headroom: HeadroomRule
 ) -> InstanceSample:
     if load is None or load.incarnation != status.incarnation:
         return _GAP
     if now_unix_s - load.at_unix_s > FRESH_S:
         return _GAP
-    parts = breakdown(load, status.state)
+    parts = breakdown(load, status.state, headroom)
     is_finite = math.isfinite(parts.virtual_tokens)
     return InstanceSample(
         freeness_tokens=parts.freeness_or_none,

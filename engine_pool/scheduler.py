@@ -19,6 +19,7 @@ from engine_pool.instance_keeper import InstanceKeeper
 from engine_pool.launcher import Launcher, RayEngine
 from engine_pool.move_steward import MoveSteward, ServingEngine
 from engine_pool.ports import Pong
+from engine_pool.rebalancing_part import run_rebalancer
 from engine_pool.sampler import Sampler
 from engine_pool.served_model import ServedModel
 from engine_pool.types import EngineKind, InstanceName, InstanceState, InstanceStatus
@@ -46,7 +47,7 @@ class Scheduler:
         is_real = config.engine is EngineKind.VLLM
         at_once = (os.cpu_count() or 1) if is_real else SIMULATED_STARTS_AT_ONCE
         self._starts = asyncio.Semaphore(at_once)
-        self._sampler = Sampler()
+        self._sampler = Sampler(config.policy.dispatch.headroom)
         self._keepers: list[InstanceKeeper] = []
 
     async def run(self) -> None:
@@ -70,6 +71,8 @@ class Scheduler:
             tasks.create_task(self._board.run(), name="board")
             tasks.create_task(self._sample(), name="sampler")
             tasks.create_task(steward.run(), name="moves")
+            rebalancing = run_rebalancer(self._config, self._board.put_event)
+            tasks.create_task(rebalancing, name="rebalancer")
             for keeper in self._keepers:
                 tasks.create_task(keeper.run(), name=keeper.status.instance)
 

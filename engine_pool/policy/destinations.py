@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine_pool.policy.freeness import breakdown, freeness_steps
+from engine_pool.policy.settings import HeadroomRule
 from engine_pool.types import (
     InstanceLoad,
     InstanceName,
@@ -36,14 +37,18 @@ class Destination:
 
 
 def destinations(
-    view: PoolView, request: RequestLoad, source: InstanceName, now_unix_s: float
+    view: PoolView,
+    request: RequestLoad,
+    source: InstanceName,
+    now_unix_s: float,
+    headroom: HeadroomRule,
 ) -> tuple[Destination, ...]:
     """Returns all other instances: those that fit first, the freest afterwards first among them."""
     loads = {load.instance: load for load in view.loads}
     block = loads[source].block_size_tokens if source in loads else 1
     need_tokens = (request.kv_tokens or request.demand_tokens) + block
     found = [
-        _destination(status, loads.get(status.instance), need_tokens, now_unix_s)
+        _destination(status, loads.get(status.instance), need_tokens, now_unix_s, headroom)
         for status in view.statuses
         if status.instance != source
     ]
@@ -62,11 +67,15 @@ def _order(place: Destination) -> tuple[bool, float, float, str]:
 
 
 def _destination(
-    status: InstanceStatus, load: InstanceLoad | None, need_tokens: int, now_unix_s: float
+    status: InstanceStatus,
+    load: InstanceLoad | None,
+    need_tokens: int,
+    now_unix_s: float,
+    headroom: HeadroomRule,
 ) -> Destination:
     if load is None or load.incarnation != status.incarnation:
         return Destination(status.instance, None, None, _no_report(status))
-    parts = breakdown(load, status.state)
+    parts = breakdown(load, status.state, headroom)
     after = freeness_steps(
         capacity_tokens=load.capacity_tokens,
         virtual_tokens=parts.virtual_tokens + need_tokens,

@@ -1,0 +1,61 @@
+"""Why the rebalancer does nothing, or what it thinks of an instance, in words with the numbers.
+
+Decides nothing: the round (policy/rebalancing.py) does, by the same comparisons.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+
+from engine_pool.policy.freeness import freeness_of
+from engine_pool.policy.pairing import in_words
+from engine_pool.policy.settings import HeadroomRule, RebalanceRule
+from engine_pool.policy.standing import Standing
+from engine_pool.rebalancing_facts import Pause
+
+
+def why_nothing(standings: Sequence[Standing], rule: RebalanceRule, headroom: HeadroomRule) -> str:
+    """Says why a round has no pair."""
+    if not standings:
+        return f"no instance has a report younger than {rule.report_max_age_s:g} s"
+    if len(standings) == 1:
+        return f"only {standings[0].instance} has a fresh report: there is nowhere to move to"
+    steps, least = min(
+        ((freeness_of(s, headroom), s.instance) for s in standings if not s.is_idle),
+        default=(math.inf, ""),
+    )
+    if math.isinf(steps) and steps > 0:
+        return "all instances are idle"
+    if steps >= rule.below_steps:
+        return f"the least free, {least}, is at {in_words(steps)}: not under {rule.below_steps:g}"
+    return (
+        f"{least} {in_words(steps)} < {rule.below_steps:g}, but no open instance without a queue "
+        f"is over {rule.above_steps:g}"
+    )
+
+
+def thinks_of(
+    steps: float, rule: RebalanceRule, *, is_draining: bool = False, queued: int = 0
+) -> str:
+    """Says what the rebalancer does with an instance. `steps`: its freeness."""
+    if is_draining:
+        return "gives its requests away: it drains"
+    if math.isinf(steps):
+        return "may send it requests: it is idle"
+    number = in_words(steps)
+    if steps < rule.below_steps:
+        return f"gives requests away: {number} is under {rule.below_steps:g}"
+    if steps > rule.above_steps and not queued:
+        return f"leaves it alone and may send it requests: {number} is over {rule.above_steps:g}"
+    if steps > rule.above_steps:
+        return f"leaves it alone: {number} is over {rule.above_steps:g}, and {queued} wait there"
+    return f"leaves it alone: {number} is between {rule.below_steps:g} and {rule.above_steps:g}"
+
+
+def pause_in_words(pause: Pause) -> str:
+    """Says who paused it and until when, in the process's time zone."""
+    until = "until it is resumed"
+    if pause.until_unix_s is not None:
+        until = f"until {time.strftime('%H:%M', time.localtime(pause.until_unix_s))}"
+    reason = f": {pause.reason}" if pause.reason else ""
+    return f"paused by {pause.by} {until}{reason}"
