@@ -184,14 +184,15 @@ class EngineBooks:
 
     def _take_growth(self, first_step: int, end_step: int) -> None:
         size, s = self._block_tokens, self.standing
-        taken_tokens = 0
         for rank, running in enumerate(s.running):
-            if running:
-                growth = self.batch.growth_by_rank[rank]
-                tokens = sum([growth[i % size] for i in range(first_step, end_step)]) * size
-                s.running_tokens[rank] += tokens
-                taken_tokens += tokens
-        s.used_tokens += taken_tokens
+            if not running:
+                continue
+            growth, blocks = self.batch.growth_by_rank[rank], 0
+            for step in range(first_step, end_step):
+                blocks += growth[step % size]
+            if blocks:
+                s.running_tokens[rank] += blocks * size
+                s.used_tokens += blocks * size
 
     # Requests that leave the batch, or come back
 

@@ -108,8 +108,8 @@ class CostsSection:
     time_scale: float = setting(1.0, number(0, 1000, is_exclusive=True))
     """Multiplies every duration: 1.2 is about the paper's own, older engine."""
     file: str = setting("", text())
-    """What the calibration command measured (cost_file.py); what the section itself says goes first.
-    Relative to the scenario's file."""
+    """What the calibration command measured (cost_file.py), relative to the scenario's file; what
+    the section itself says goes first."""
 
 
 @dataclass(frozen=True, slots=True)
