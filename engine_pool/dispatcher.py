@@ -1,16 +1,16 @@
 """Sends requests to engines: chooses, opens the logs, calls, tries elsewhere when one refuses.
 
-The choice is `policy.dispatch` on the live view with the ledger. Before the call the logs are
-opened (without a route the store refuses a producer's frames) and all web processes are told what
-is on its way. A try that was refused is repeated elsewhere; one whose outcome is unknown is first
-fenced out of the log, so that two engines never write one stream.
+The choice is the policy's (chooser.py), on the live view with the ledger. Before the call the logs
+are opened (without a route the store refuses a producer's frames) and all web processes are told
+what is on its way. A try that was refused is repeated elsewhere; one whose outcome is unknown is
+first fenced out of the log, so that two engines never write one stream.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import redis
@@ -18,6 +18,8 @@ import redis.asyncio
 
 from engine_pool import view
 from engine_pool.aborts import Aborts
+from engine_pool.chooser import Chooser, Place, Wanted
+from engine_pool.config import PoolConfig
 from engine_pool.errors import (
     EngineRefused,
     InstanceLost,
@@ -26,16 +28,14 @@ from engine_pool.errors import (
     RequestTooLarge,
     StoreUnavailable,
 )
+from engine_pool.gateway_queue import GatewayQueue
 from engine_pool.live_view import LiveView
 from engine_pool.outbox import EngineGate, Outbox
-from engine_pool.policy.dispatch import Refusal, RequestDemand, choose
-from engine_pool.policy.reports import pool_standings, why_nobody
-from engine_pool.policy.settings import DispatchRule
-from engine_pool.ports import EngineRequest
 from engine_pool.stream import Stream
-from engine_pool.token_log import TokenLogReader, request_key, route_key
+from engine_pool.submission import Sent, Submission
+from engine_pool.token_log import TokenFrame, TokenLogReader, request_key, route_key
 from engine_pool.token_reader import TokenReader
-from engine_pool.types import InFlight, InstanceName, InstanceStatus
+from engine_pool.types import InstanceName, InstanceStatus
 from engine_pool.whereabouts import is_alive, other_place
 
 logger = logging.getLogger(__name__)
@@ -45,36 +45,6 @@ TRIES_MAX: Final = 3
 STORE_TIMEOUT_S: Final = 5.0
 """For the one round trip before a request is sent: a millisecond, but a burst of hundreds of
 requests keeps this process from its sockets for a second or two, which is no dead store."""
-
-
-@dataclass(slots=True)
-class Submission:
-    """Engine requests that belong together (the choices of one), on their way to one instance."""
-
-    requests: list[EngineRequest]
-    unread: Callable[[], int]
-    """Outputs that their consumer has not taken yet."""
-    record: str
-    """Id of the record from which another web process can resume them."""
-    fields: Mapping[str, bytes]
-    """What to write into the record; the instance of each request is added."""
-
-    @property
-    def demand_tokens(self) -> int:
-        """KV tokens that the prefill needs: the choices of one prompt share its blocks."""
-        return max(r.prompt_tokens for r in self.requests) + len(self.requests)
-
-    @property
-    def ids(self) -> list[str]:
-        return [r.request_id for r in self.requests]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Where requests went, and why there."""
-
-    instance: InstanceName
-    reason: str
 
 
 class Dispatcher:
@@ -87,13 +57,14 @@ class Dispatcher:
         log: TokenLogReader,
         store: "redis.asyncio.Redis[bytes]",
         gate: EngineGate,
+        config: PoolConfig,
     ) -> None:
         self._live = live
         self._reader = reader
         self._log = log
         self._store = store
         self._gate = gate
-        self._rule = DispatchRule()
+        self._chooser = Chooser(live, config)
         self._outboxes: dict[str, Outbox] = {}
         self._aborts = Aborts(live, reader, lambda actor, ids: self._outbox(actor).abort(ids))
 
@@ -102,11 +73,16 @@ class Dispatcher:
 
         Raises: NoInstance, StoreUnavailable, EngineRefused, InstanceLost; no stream is open then.
         """
+        wanted = self._chooser.wanted(submission)
+        waits_s = time.monotonic()
+        place = await self._chooser.first_place(wanted)
+        waited_s = time.monotonic() - waits_s
         streams = [Stream(i, submission.unread) for i in submission.ids]
         try:
             for stream in streams:
                 self._reader.open(stream)
-            return await self._try_instances(submission, streams)
+            place = await self._try_instances(wanted, place, streams)
+            return Sent(place.status.instance, place.reason, waited_s)
         except PoolError as error:
             for stream in streams:
                 self._reader.close(stream.request_id)
@@ -138,67 +114,51 @@ class Dispatcher:
         """Sends what waits in the outboxes."""
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))
 
-    async def _try_instances(self, submission: Submission, streams: Sequence[Stream]) -> Sent:
+    @property
+    def queue(self) -> GatewayQueue:
+        """Of requests that wait in this web process for room; empty without late binding."""
+        return self._chooser.queue
+
+    def note_frames(self, frames: Sequence[TokenFrame]) -> None:
+        """Learns from the tokens of own requests what their instances had of the prompts."""
+        self._chooser.prefixes.note_frames(frames)
+
+    async def _try_instances(
+        self, wanted: Wanted, place: Place, streams: Sequence[Stream]
+    ) -> Place:
+        """Offers a submission to the place and, where it is not taken, to others; returns who took
+        it."""
+        submission = wanted.submission
         excluded: set[InstanceName] = set()
-        failure: PoolError | None = None
-        for _ in range(TRIES_MAX):
-            now_unix_s = time.time()
-            try:
-                status, reason = self._choose(submission, excluded, now_unix_s)
-            except NoInstance as nobody:
-                # What the others said tells more than that nobody is left.
-                raise failure or nobody from None
+        while True:
             for stream in streams:
-                stream.send_to(status)
-            await self._announce(submission, status, now_unix_s)
-            refused = await self._offer(submission, status)
-            if refused is None:
-                return Sent(status.instance, reason)
-            failure = refused
-            excluded.add(status.instance)
-            for request_id in submission.ids:
-                self._live.note_refused(request_id)
-            logger.warning("%s: not taken by %s: %s", submission.record, status.instance, failure)
-        assert failure is not None, "each try returned, raised or failed"
-        raise failure
+                stream.send_to(place.status)
+            await self._announce(submission, place)
+            failure = await self._offer(submission, place.status)
+            if failure is None:
+                return place
+            instance = place.status.instance
+            self._chooser.give_back(wanted, place)
+            excluded.add(instance)
+            logger.warning("%s: not taken by %s: %s", submission.record, instance, failure)
+            if len(excluded) == TRIES_MAX:
+                raise failure
+            try:
+                place = self._chooser.place(wanted, excluded)
+            except (NoInstance, RequestTooLarge):
+                # What the others said tells more than that nobody is left.
+                raise failure from None
 
-    def _choose(
-        self, submission: Submission, excluded: set[InstanceName], now_unix_s: float
-    ) -> tuple[InstanceStatus, str]:
-        """Returns an instance and why. Raises: NoInstance; EngineRefused when none could ever."""
-        pool = self._live.pool_view(now_unix_s)
-        if excluded:
-            statuses = tuple(s for s in pool.statuses if s.instance not in excluded)
-            pool = replace(pool, statuses=statuses)
-        first = submission.requests[0]
-        demand = RequestDemand(first.request_id, submission.demand_tokens, first.priority_class)
-        choice = choose(pool_standings(pool, now_unix_s), demand, self._rule)
-        if isinstance(choice, Refusal):
-            if choice.is_permanent:
-                raise RequestTooLarge(f"No instance can take this request: {choice.why}.")
-            why = why_nobody(pool, now_unix_s)
-            raise NoInstance(f"No instance takes requests now: {why}.")
-        return self._live.statuses[choice.instance], choice.reason
-
-    async def _announce(
-        self, submission: Submission, status: InstanceStatus, now_unix_s: float
-    ) -> None:
+    async def _announce(self, submission: Submission, to: Place) -> None:
         """Opens the logs, writes the record, tells the ledger: one round trip for all three."""
-        sent = [
-            InFlight(
-                r.request_id, status.instance, r.priority_class, r.prompt_tokens + 1, now_unix_s
-            )
-            for r in submission.requests
-        ]
-        self._live.note_sent(sent)
-        place = f"{status.instance} {status.incarnation}".encode()
+        place = f"{to.status.instance} {to.status.incarnation}".encode()
         key = request_key(submission.record)
         pipe = self._store.pipeline(transaction=False)
         self._log.open_in(pipe, submission.ids, self._reader.channel)
         places = {f"at:{i}": place for i in submission.ids}
         pipe.hset(key, mapping={**submission.fields, **places})
         pipe.expire(key, self._log.times.live_s)
-        pipe.publish(view.FLEET_CHANNEL, view.encode_sent(sent))
+        pipe.publish(view.FLEET_CHANNEL, view.encode_sent(to.sent))
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await pipe.execute()

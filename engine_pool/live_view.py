@@ -7,7 +7,6 @@ so that nothing falls between. What is here may be old: each load carries its ow
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -20,6 +19,7 @@ import redis
 import redis.asyncio
 
 from engine_pool import view
+from engine_pool.ledger import Ledger
 from engine_pool.types import (
     FleetEvent,
     InFlight,
@@ -34,8 +34,6 @@ from migration.report import MoveReport, MoveState
 
 logger = logging.getLogger(__name__)
 
-LEDGER_LIFE_S: Final = 2.0
-"""A request that no report shows by then is lost or over: twenty times the report interval."""
 EVENTS_SHOWN: Final = 50
 """What the pages list; older ones stand in the database."""
 MOVES_KEPT: Final = 200
@@ -67,7 +65,7 @@ class LiveView:
         """Since when `store_connected` has its present value."""
         self.store_incarnation: str | None = None
         """Name of the store's memory at the last connection; None before the first."""
-        self._ledger: dict[RequestId, InFlight] = {}
+        self.ledger = Ledger()
         self._shown: dict[InstanceName, frozenset[RequestId]] = {}
         self._listeners: list[Listener] = []
 
@@ -90,22 +88,20 @@ class LiveView:
 
     def pool_view(self, now_unix_s: float) -> PoolView:
         """Returns what a decision may use now; forgets ledger entries that are too old."""
-        too_old_unix_s = now_unix_s - LEDGER_LIFE_S
-        for request_id in [r for r, e in self._ledger.items() if e.sent_unix_s < too_old_unix_s]:
-            del self._ledger[request_id]
+        self.ledger.expire(now_unix_s)
         return PoolView(
-            tuple(self.statuses.values()), tuple(self.loads.values()), tuple(self._ledger.values())
+            tuple(self.statuses.values()), tuple(self.loads.values()), self.ledger.entries()
         )
 
     def note_sent(self, sent: Iterable[InFlight]) -> None:
         """Enters requests into the ledger: own ones at once, others' as their messages arrive."""
         for entry in sent:
-            if entry.request_id not in self._shown.get(entry.instance, frozenset()):
-                self._ledger[entry.request_id] = entry
+            if not self.shows(entry.instance, entry.request_id):
+                self.ledger.enter(entry)
 
     def note_refused(self, request_id: RequestId) -> None:
         """Takes a request out of the ledger that its instance did not take."""
-        self._ledger.pop(request_id, None)
+        self.ledger.drop(request_id)
 
     def holder(self, request_id: str) -> InstanceStatus | None:
         """Returns the living instance whose last report has the request running or waiting, None
@@ -227,19 +223,17 @@ class LiveView:
         self.loads[load.instance] = load
         shown = frozenset(r.request_id for r in (*load.running, *load.waiting)).union(load.ended)
         self._shown[load.instance] = shown
-        if self._ledger:
-            for request_id in [r for r in self._ledger if r in shown]:
-                del self._ledger[request_id]
+        self.ledger.drop_shown(shown)
 
     def _apply_move(self, move: MoveReport) -> None:
         known = self.moves.get(move.migration_id)
         if known is not None and (known.seq >= move.seq or known.state.is_end):
             return
         self.moves[move.migration_id] = move
-        sent = self._ledger.get(RequestId(move.request_id))
+        sent = self.ledger.get(RequestId(move.request_id))
         if move.state is MoveState.COMMITTED and sent and sent.instance == move.source:
             # It counts where it is, until a report shows it there.
-            del self._ledger[sent.request_id]
+            self.ledger.drop(sent.request_id)
             self.note_sent([replace(sent, instance=InstanceName(move.destination))])
         if len(self.moves) > MOVES_KEPT:
             ended = [i for i, m in self.moves.items() if m.state.is_end]
@@ -247,11 +241,10 @@ class LiveView:
                 del self.moves[migration_id]
 
     def _apply_gone(self, instance: InstanceName) -> None:
-        for table in (self.statuses, self.loads, self._shown):
-            with contextlib.suppress(KeyError):
-                del table[instance]
-        for request_id in [r for r, e in self._ledger.items() if e.instance == instance]:
-            del self._ledger[request_id]
+        self.statuses.pop(instance, None)
+        self.loads.pop(instance, None)
+        self._shown.pop(instance, None)
+        self.ledger.drop_instance(instance)
 
     def _set_connected(self, connected: bool) -> None:
         if connected != self.store_connected:

@@ -178,7 +178,12 @@ class InFlight:
     instance: InstanceName
     priority_class: PriorityClass
     demand_tokens: int
+    """KV tokens that it needs there before it can run, in whole blocks; what is cached there, and
+    what another choice of the same prompt counts, is left out."""
     sent_unix_s: float
+    prefix: tuple[int, ...] = ()
+    """Hashes of its prompt's beginnings (prefix_map.py), which will be in that instance's prefix
+    cache; empty where that is of no use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import redis
 
 from engine_pool.client import PoolClient
 from engine_pool.config import PoolConfig
-from engine_pool.dispatcher import Submission
 from engine_pool.errors import EngineRefused, InstanceLost, NoInstance, RequestTooLarge
 from engine_pool.ports import EngineRequest
+from engine_pool.submission import Submission
 from engine_pool.token_log import request_key, route_key
 from engine_pool.types import InstanceState
 from engine_pool.view import Bulletin

@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from engine_pool import view
-from engine_pool.live_view import LEDGER_LIFE_S, LiveView
+from engine_pool.ledger import LEDGER_LIFE_S
+from engine_pool.live_view import LiveView
 from engine_pool.store import connect_async
 from engine_pool.types import FleetEvent, InFlight, InstanceName, PriorityClass, RequestId
 from engine_pool.view import Bulletin

@@ -321,7 +321,7 @@ async def test_the_last_report_of_a_lost_instance_holds_nothing(store_url: str) 
 async def test_the_ledger_counts_a_moved_request_where_it_is(store_url: str) -> None:
     async with one_request(store_url) as p:
         p.client.view.apply(move_of("a", MoveState.COMMITTED))
-        ledger = {e.request_id: e.instance for e in p.client.view._ledger.values()}
+        ledger = {e.request_id: e.instance for e in p.client.view.ledger.entries()}
         assert ledger == {RequestId("a"): "i-02"}
         p.report("i-02", waiting=True)
-        assert p.client.view._ledger == {}
+        assert p.client.view.ledger.entries() == ()

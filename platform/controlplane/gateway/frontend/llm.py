@@ -30,10 +30,10 @@ from controlplane.gateway.call import Call, Migration, current_call
 from controlplane.gateway.output_queue import OutputQueue
 from engine_pool import vllm_detail
 from engine_pool.client import PoolClient
-from engine_pool.dispatcher import Submission
 from engine_pool.errors import PoolError
 from engine_pool.ports import EngineRequest
 from engine_pool.stream import Stream, Visit
+from engine_pool.submission import Submission
 from engine_pool.token_log import TokenFrame
 from engine_pool.types import RequestId
 
@@ -245,7 +245,14 @@ class PoolLLM(AsyncLLM):
             return
         requests = [self._to_engine_request(call, child) for child in children]
         sent = await self._client.dispatcher.submit(
-            Submission(requests, queue.unread, call.request_id, call.fields)
+            Submission(
+                requests,
+                queue.unread,
+                call.request_id,
+                call.fields,
+                _cacheable(children[0]),
+                children[0].cache_salt or "",
+            )
         )
         call.note_sent(sent.instance)
         call.dispatch_reason = sent.reason
@@ -305,6 +312,16 @@ def _fan_out(
         child.request_id, child.sampling_params = parent.get_child_info(index)
         children.append(child)
     return parent, children
+
+
+def _cacheable(request: EngineCoreRequest) -> Sequence[int]:
+    """Returns the prompt's tokens if they alone make its cached blocks, and those are read."""
+    params = request.sampling_params
+    plain = not request.mm_features and request.lora_request is None
+    if not plain or request.prompt_embeds is not None or params is None:
+        return ()
+    # vLLM computes a prompt whole when it wants the logprobs of its tokens.
+    return () if params.skip_reading_prefix_cache else request.prompt_token_ids or ()
 
 
 def _to_output(frame: TokenFrame) -> EngineCoreOutput:
