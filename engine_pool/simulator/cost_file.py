@@ -58,7 +58,8 @@ class MachineFacts:
     threads: int
     """Of the engine's forward pass."""
     torch: str
-    vllm: str
+    engine: str
+    """Kind, version and device: "vllm 0.32.0 on cpu"."""
     model: str
     """Fingerprint of the weights and their configuration."""
 
@@ -79,6 +80,8 @@ class MeasuredCosts:
     steps: StepCosts
     copies: CopyCosts | None
     """None: copies were not measured."""
+    copy_slowdown: float | None
+    """How much longer decode steps take at an end of a copy, as a share; None like copies."""
     engine: EngineFacts
     machine: MachineFacts
     measured_at: str
@@ -89,9 +92,11 @@ class MeasuredCosts:
     def scenario_section(self) -> dict[str, float]:
         """Returns the fields of a scenario's section [costs] that were measured."""
         steps = {k: v for k, v in asdict(self.steps).items() if k != "time_scale"}
-        if self.copies is None:
-            return steps
+        if self.copy_slowdown is not None:
+            steps["copy_slowdown"] = self.copy_slowdown
         copies = self.copies
+        if copies is None:
+            return steps
         return steps | {
             "copy_base_ms": copies.base_ms,
             "copy_full_blocks": copies.full_blocks,
@@ -126,10 +131,12 @@ def _costs(found: Mapping[str, object]) -> MeasuredCosts:
     measured_at = found["measured_at"]
     if not isinstance(measured_at, str):
         raise CostFileError(f"measured_at: a text is expected, got {measured_at!r}")
-    copies, fits = found["copies"], _table(found["fits"], "fits")
+    copies, slowdown = found["copies"], found["copy_slowdown"]
+    fits = _table(found["fits"], "fits")
     return MeasuredCosts(
         steps=_read(StepCosts, found["steps"], "steps"),
         copies=None if copies is None else _read(CopyCosts, copies, "copies"),
+        copy_slowdown=None if slowdown is None else _number(slowdown, "copy_slowdown"),
         engine=_read(EngineFacts, found["engine"], "engine"),
         machine=_read(MachineFacts, found["machine"], "machine"),
         measured_at=measured_at,
@@ -167,13 +174,18 @@ def _value(kind: object, found: object, where: str) -> object:
         if not isinstance(found, str):
             raise CostFileError(f"{where}: a text is expected, got {found!r}")
         return found
+    number = _number(found, where)
+    if kind is float:
+        return number
+    least = int(where.rpartition(".")[2] in LEAST_ONE)
+    if number != int(number) or number < least:
+        expected = f"a whole number of at least {least}"
+        raise CostFileError(f"{where}: {expected} is expected, got {found!r}")
+    return int(number)
+
+
+def _number(found: object, where: str) -> float:
     # In Python True is a number, too.
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
         raise CostFileError(f"{where}: a number of at least 0 is expected, got {found!r}")
-    if kind is float:
-        return float(found)
-    least = int(where.rpartition(".")[2] in LEAST_ONE)
-    if found != int(found) or found < least:
-        expected = f"a whole number of at least {least}"
-        raise CostFileError(f"{where}: {expected} is expected, got {found!r}")
-    return int(found)
+    return float(found)

@@ -19,8 +19,9 @@ from engine_pool.simulator.costs import CopyCosts, StepCosts
 COSTS = MeasuredCosts(
     steps=StepCosts(prefill_base_ms=12.5, decode_base_ms=30.0),
     copies=CopyCosts(1.5, 1, 0.02, block_size_tokens=128, kv_token_bytes=23_040),
+    copy_slowdown=0.05,
     engine=EngineFacts(23_168, 128, 64, 8192),
-    machine=MachineFacts(2, 1, "2.13.0", "0.32.0", "324f727a70eae085"),
+    machine=MachineFacts(2, 1, "2.13.0", "vllm 0.32.0 on cpu", "324f727a70eae085"),
     measured_at="2026-01-02T03:04:05+00:00",
     fits={"decode": FitFacts(18, 0.02, 0.2)},
 )
@@ -39,9 +40,10 @@ def test_what_was_written_is_read(path):
 
 def test_copies_may_be_missing(path):
     change(path, "copies", None)
+    change(path, "copy_slowdown", None)
     costs = read_costs(path)
     assert costs.copies is None
-    assert "copy_base_ms" not in costs.scenario_section()
+    assert not [name for name in costs.scenario_section() if name.startswith("copy")]
 
 
 def test_the_scenario_gets_what_was_measured_and_nothing_else():
@@ -78,6 +80,7 @@ def change(path: Path, field: str, value: object) -> None:
         ("engine.capacity_tokens", 1.5, "engine.capacity_tokens: a whole number of at least 1"),
         ("engine.max_running", KeyError, "engine.max_running: missing"),
         ("machine.torch", 2, "machine.torch: a text is expected, got 2"),
+        ("copy_slowdown", -0.1, "copy_slowdown: a number of at least 0"),
         ("measured_at", 7, "measured_at: a text is expected, got 7"),
         ("fits.decode.points", 0, "fits.decode.points: a whole number of at least 1"),
         ("format", 99, "format: 1 is expected, got 99"),
