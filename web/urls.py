@@ -13,6 +13,7 @@ from web.views import (
     preflight,
     session,
     status,
+    whatif,
 )
 
 app_name = "web"
@@ -31,6 +32,21 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("migrations/preflight/", preflight.preflight, name="preflight"),
     path("migrations/<str:migration_id>/", migrations.migration, name="migration"),
     path("migrations/<str:migration_id>/cancel/", migrations.cancel, name="migration-cancel"),
+    path("whatif/", whatif.whatif, name="whatif"),
+    path("whatif/<slug:run_id>/", whatif.run, name="whatif-run"),
+    path("whatif/<slug:run_id>/cancel/", whatif.cancel, name="whatif-cancel"),
+    path(
+        "whatif/<slug:run_id>/scenario.toml",
+        whatif.scenario_file,
+        {"side": "scenario"},
+        name="whatif-scenario",
+    ),
+    path(
+        "whatif/<slug:run_id>/baseline.toml",
+        whatif.scenario_file,
+        {"side": "baseline"},
+        name="whatif-baseline",
+    ),
     path("events/", events.events, name="events"),
     path("live/snapshot/", status.live_snapshot, name="live-snapshot"),
     path("status/", status.status, name="status"),

@@ -328,7 +328,7 @@ function problem(key, words) {
 }
 
 /** Resolves the tokens of the present theme. */
-function colours() {
+export function colours() {
   const probe = document.createElement("i");
   document.body.append(probe);
   /** @type {Map<string, string>} */

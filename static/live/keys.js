@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 
-const PLACES = { c: "/cluster/", m: "/migrations/", p: "/playground/", a: "/admin/" };
+const PLACES = { c: "/cluster/", m: "/migrations/", w: "/whatif/", p: "/playground/", a: "/admin/" };
 const SEQUENCE_MS = 1500;
 const OFF = "ferry-single-keys-off";
 

@@ -103,6 +103,7 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         "web.views.playground",
         "web.views.preflight",
         "web.views.status",
+        "web.views.whatif",
     ):
         monkeypatch.setattr(f"{module}.fleet_watch", lambda: made)
     client = SimpleNamespace(view=view, config=SimpleNamespace(pool="default"))

@@ -23,8 +23,15 @@ PAGES = (
     "/migrations/preflight/",
     "/playground/",
     "/status/",
+    "/whatif/",
 )
-API = ("/api/v1/snapshot", "/api/v1/instances", "/api/v1/events", "/api/v1/history")
+API = (
+    "/api/v1/snapshot",
+    "/api/v1/instances",
+    "/api/v1/events",
+    "/api/v1/history",
+    "/api/v1/whatif",
+)
 
 
 @pytest.mark.django_db

@@ -1,6 +1,8 @@
 """Whether a wish can be carried out: the simulator's own checks, and this installation's limits."""
 
+import functools
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +16,8 @@ from controlplane.whatif.values import Scenario, WhatIfRefused, Wish
 from engine_pool.simulator import scenario as simulator
 from engine_pool.simulator.run import workload_of
 from engine_pool.simulator.scenario_fields import ScenarioError
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 """A plain name: nobody may have the server read a file elsewhere."""
@@ -53,6 +57,29 @@ def check_scenario(values: Scenario) -> Scenario:
     except ScenarioError as error:
         raise WhatIfRefused(_without_folder(error.problem), field=error.where) from None
     return _as_json(read)
+
+
+def complete(values: Scenario) -> Scenario:
+    """Returns the scenario with every value, whether or not it could be simulated here.
+
+    Raises: WhatIfRefused naming the field.
+    """
+    try:
+        return _as_json(simulator.scenario_of(values, files_dir()))
+    except ScenarioError as error:
+        raise WhatIfRefused(_without_folder(error.problem), field=error.where) from None
+
+
+@functools.cache
+def presets() -> dict[str, Scenario]:
+    """Returns the scenarios that come with Ferry, by their file's name; only those that can run."""
+    found = {}
+    for path in sorted(Path(settings.BASE_DIR, "scenarios").glob("*.toml")):
+        try:
+            found[path.stem] = check_scenario(_as_json(simulator.load_scenario(path)))
+        except (ScenarioError, WhatIfRefused) as error:
+            logger.warning("the scenario %s is not offered: %s", path.name, error)
+    return found
 
 
 def files_dir() -> Path:

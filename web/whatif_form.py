@@ -1,0 +1,255 @@
+"""The form of a what-if run: its fields, how they are filled, and how they are read. Pure.
+
+A field's name is `section.field` of a scenario, so that the simulator's complaints find their
+place. What a scenario has and the form has not is kept from the one that the form began with.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controlplane.whatif.limits import INSTANCES_MAX, REQUESTS_MAX
+
+Scenario = dict[str, Any]
+Values = Mapping[str, str]
+"""As a browser sends them; a switch that is off is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field. `kind`: whole, number, share (in percent), switch or choice."""
+
+    name: str
+    label: str
+    kind: str
+    unit: str = ""
+    help: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A field as the page has it: what stands in it, what is wrong with it."""
+
+    field: Field
+    value: str
+    error: str
+    choices: tuple[tuple[str, str], ...]
+
+    @property
+    def id(self) -> str:
+        return f"f-{self.field.name.replace('.', '-')}"
+
+
+_MIXES: Final = (("S", "short, mean 128"), ("M", "medium, mean 256"), ("L", "long, mean 512"))
+TRACE: Final = "workload.file"
+COSTS: Final = "costs.file"
+DRAWN: Final = ("", "drawn from the mixes")
+BUILT_IN: Final = ("", "LLaMA-7B on an A10")
+GROUPS: Final[tuple[tuple[str, tuple[Field, ...]], ...]] = (
+    (
+        "Pool",
+        (
+            Field("pool.instances", "Instances", "whole", help=f"At most {INSTANCES_MAX}."),
+            Field("pool.capacity_tokens", "KV cache of each", "whole", "tokens"),
+            Field("pool.max_running", "Batch, at most", "whole", "requests"),
+            Field(COSTS, "Step times of", "choice"),
+            Field("costs.time_scale", "Times that", "number", "x", "More than 1 is slower."),
+        ),
+    ),
+    (
+        "Load",
+        (
+            Field("workload.requests", "Requests", "whole", help=f"At most {REQUESTS_MAX:,}."),
+            Field("workload.rate_per_s", "Arrivals, whole pool", "number", "a second"),
+            Field("workload.cv", "Burstiness", "number", "CV", "1 is Poisson; 4 comes in bursts."),
+            Field(TRACE, "Lengths", "choice"),
+            Field("workload.input", "Prompts", "choice", choices=_MIXES),
+            Field("workload.output", "Answers", "choice", choices=_MIXES),
+            Field("seed", "Seed", "whole", help="Another one draws another load."),
+        ),
+    ),
+    (
+        "Policy",
+        (
+            Field("policy.migration", "Running requests move", "switch"),
+            Field(
+                "policy.below_steps",
+                "From instances under",
+                "number",
+                "steps",
+                "Freeness, in decode steps.",
+            ),
+            Field("policy.above_steps", "To instances over", "number", "steps"),
+            Field("policy.rebalance_interval_ms", "A round each", "number", "ms"),
+            Field(
+                "policy.dispatch",
+                "New requests go to",
+                "choice",
+                choices=(("freest", "the freest"), ("round_robin", "each in turn")),
+            ),
+            Field(
+                "policy.late_binding",
+                "Wait at the gateway",
+                "switch",
+                help="Until an instance has room, instead of in its queue.",
+            ),
+        ),
+    ),
+    (
+        "Priorities",
+        (
+            Field("policy.priorities", "Classes count", "switch"),
+            Field("workload.high_share", "Requests of the high class", "share", "%"),
+            Field(
+                "policy.high_target_load_tokens",
+                "Load that high ones bear",
+                "whole",
+                "tokens",
+                "The rest of their instance is headroom.",
+            ),
+            Field("policy.packs_classes", "High ones share instances", "switch"),
+        ),
+    ),
+    (
+        "Scaling",
+        (
+            Field("scaling.enabled", "Instances come and go", "switch"),
+            Field("scaling.min_instances", "At least", "whole", "instances"),
+            Field("scaling.max_instances", "At most", "whole", "instances"),
+            Field("scaling.low_steps", "Add under", "number", "steps", "Average freeness."),
+            Field("scaling.high_steps", "Drain over", "number", "steps"),
+            Field("scaling.start_delay_s", "A start takes", "number", "s"),
+        ),
+    ),
+)
+FIELDS: Final = {field.name: field for _, fields in GROUPS for field in fields}
+COMPARE: Final = (
+    ("now", "the pool and rules as they are now", "as now"),
+    ("still", "the same, but nothing moves", "nothing moves"),
+    ("in_turn", "each in turn, and nothing moves", "each in turn"),
+    ("none", "nothing", ""),
+)
+"""What the form offers to compare with: its key, its words, the label in results."""
+
+
+def values_of(scenario: Scenario) -> dict[str, str]:
+    """Returns what stands in the form for a scenario that has every value."""
+    return {
+        name: text
+        for name, field in FIELDS.items()
+        if (text := _text(field, _get(scenario, name))) is not None
+    }
+
+
+def read(values: Values, base: Scenario) -> tuple[Scenario, dict[str, str]]:
+    """Returns the scenario that the form asks for, on top of `base`, and errors by field."""
+    scenario, errors = deepcopy(base), {}
+    for name, field in FIELDS.items():
+        try:
+            _set(scenario, name, _read(field, values.get(name, "").strip()))
+        except ValueError as error:
+            errors[name] = str(error)
+    _settle_files(scenario, base)
+    return scenario, errors
+
+
+def groups(
+    values: Values, errors: Mapping[str, str], files: Mapping[str, list[str]]
+) -> list[tuple[str, list[Shown]]]:
+    """Returns the form as the page shows it. `files`: what may be chosen, by field."""
+    shown = []
+    for title, fields in GROUPS:
+        row = []
+        for field in fields:
+            choices = field.choices
+            if field.name in files:
+                first = DRAWN if field.name == TRACE else BUILT_IN
+                choices = (first, *((name, name) for name in files[field.name]))
+            row.append(
+                Shown(field, values.get(field.name, ""), errors.get(field.name, ""), choices)
+            )
+        shown.append((title, row))
+    return shown
+
+
+def baseline_of(compare: str, scenario: Scenario, now: Scenario) -> Scenario | None:
+    """Returns what the scenario is compared with, under the same load and step times."""
+    if compare == "now":
+        kept = {key: scenario[key] for key in ("name", "seed", "workload", "costs")}
+        return deepcopy({**now, **kept, "policy": {**now["policy"]}})
+    if compare not in ("still", "in_turn"):
+        return None
+    other = deepcopy(scenario)
+    other["policy"]["migration"] = False
+    if compare == "in_turn":
+        other["policy"]["dispatch"] = "round_robin"
+    return other
+
+
+def in_words(problem: str) -> str:
+    """Returns the simulator's complaint as a sentence."""
+    words = problem[:1].upper() + problem[1:]
+    return words if words.endswith(".") else f"{words}."
+
+
+def label_of(compare: str) -> str:
+    return next((label for key, _, label in COMPARE if key == compare), "")
+
+
+def compare_of(label: str) -> str:
+    """Returns the choice that a run with this label was asked for with."""
+    return next((key for key, _, known in COMPARE if known == label), "now")
+
+
+def _text(field: Field, value: Any) -> str | None:
+    if field.kind == "switch":
+        return "on" if value else None
+    if value is None:
+        return ""
+    if field.kind == "share":
+        return f"{value * 100:.10g}"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _read(field: Field, text: str) -> Any:
+    if field.kind == "switch":
+        return text == "on"
+    if field.kind == "choice":
+        return text
+    plain = text.replace(",", "")
+    if field.kind == "whole":
+        if not plain.isascii() or not plain.removeprefix("-").isdigit():
+            raise ValueError(f"Expected a whole number, got {_quoted(text)}.")
+        return int(plain)
+    try:
+        value = float(plain)
+    except ValueError:
+        raise ValueError(f"Expected a number, got {_quoted(text)}.") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError(f"Expected a number, got {_quoted(text)}.")
+    return value / 100 if field.kind == "share" else value
+
+
+def _quoted(text: str) -> str:
+    return f"“{text[:40]}”" if text else "nothing"
+
+
+def _settle_files(scenario: Scenario, base: Scenario) -> None:
+    """A trace is named by its file alone; other costs than the base's begin anew."""
+    workload, costs = scenario["workload"], scenario["costs"]
+    workload["kind"] = "trace" if workload["file"] else "lengths"
+    if costs["file"] != base.get("costs", {}).get("file", ""):
+        scenario["costs"] = {"file": costs["file"], "time_scale": costs.get("time_scale", 1.0)}
+
+
+def _get(scenario: Scenario, name: str) -> Any:
+    section, _, key = name.rpartition(".")
+    return scenario.get(section, {}).get(key) if section else scenario.get(key)
+
+
+def _set(scenario: Scenario, name: str, value: Any) -> None:
+    section, _, key = name.rpartition(".")
+    place = scenario.setdefault(section, {}) if section else scenario
+    place[key] = value

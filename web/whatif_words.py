@@ -1,0 +1,255 @@
+"""A what-if run in words: what was asked, what came of it, what it does not know. Pure."""
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple
+
+from controlplane.fleet.tiles import DASH, number
+from web.move_units import plural, steps
+
+Report = Mapping[str, Any]
+SAME_SHARE: Final = 0.05
+"""Two values nearer than this are called about the same: other seeds differ by far more."""
+CHANGES_NAMED: Final = 3
+
+
+class Tile(NamedTuple):
+    label: str
+    value: str
+    unit: str
+    context: str
+
+
+class ClassRow(NamedTuple):
+    """One class of one side."""
+
+    name: str
+    side: str
+    cells: tuple[str, ...]
+
+
+class Fact(NamedTuple):
+    name: str
+    value: str
+    baseline: str
+    """Empty: the same, or nothing to compare with."""
+
+
+CLASS_COLUMNS: Final = (
+    ("Requests", "requests"),
+    ("First token, mean", "prefill_mean_ms"),
+    ("First token, P99", "prefill_p99_ms"),
+    ("Request, mean", "request_mean_ms"),
+    ("Request, P99", "request_p99_ms"),
+    ("A token, mean", "decode_mean_ms"),
+    ("A token, P99", "decode_p99_ms"),
+    ("Preempted", "preempted_share"),
+    ("Moved", "requests_moved"),
+)
+"""Heading, and the key in the simulator's report."""
+
+
+def duration(value_ms: float | None) -> str:
+    """Returns "38.2 ms", "1.93 s" or "250 s"."""
+    if value_ms is None:
+        return DASH
+    return f"{number(value_ms)} ms" if value_ms < 1000 else f"{number(value_ms / 1000)} s"
+
+
+def percent(share: float | None) -> str:
+    return DASH if share is None else f"{number(share * 100)} %"
+
+
+def sentence(report: Report, baseline: Report | None) -> str:
+    """Says the result in one sentence or two, with numbers."""
+    summary = report["summary"]
+    if baseline is None:
+        return (
+            f"The first token comes after {duration(summary['prefill_mean_ms'])} on average and "
+            f"{duration(summary['prefill_p99_ms'])} at P99; {_events(report)}."
+        )
+    other = baseline["summary"]
+    first = _moved_from(other["prefill_p99_ms"], summary["prefill_p99_ms"])
+    mean = _moved_from(other["request_mean_ms"], summary["request_mean_ms"])
+    return (
+        f"{_because(changes(report['scenario'], baseline['scenario']))} the P99 time to first "
+        f"token {first}. A whole request's mean time {mean}; {_events(report)}."
+    )
+
+
+def changes(scenario: Report, baseline: Report) -> list[str]:
+    """Returns what differs, each as "4 instances instead of 3"."""
+    found = []
+    for fact in facts(scenario, baseline):
+        if fact.baseline:
+            found.append(_change(fact))
+    return found
+
+
+def tiles(report: Report, baseline: Report | None, label: str) -> list[Tile]:
+    """Returns the eight numbers of a run, each with the other side's in its context."""
+    summary, moves = report["summary"], report["moves"]
+    other = None if baseline is None else baseline["summary"]
+
+    def told(name: str, key: str, show: Callable[[float | None], str], alone: str) -> Tile:
+        value, _, unit = show(summary[key]).partition(" ")
+        context = alone if other is None else f"{label}: {show(other[key])}"
+        return Tile(name, value, unit, context)
+
+    committed = number(moves["committed"])
+    move_words = f"{number(moves['started'])} began"
+    if baseline is not None:
+        move_words = f"{label}: {number(baseline['moves']['committed'])}"
+    return [
+        told("First token, P99", "prefill_p99_ms", duration, "99 of 100 are faster"),
+        told("First token, mean", "prefill_mean_ms", duration, "queue and prefill"),
+        told("Request, mean", "request_mean_ms", duration, "arrival to last token"),
+        told("A token, mean", "decode_mean_ms", duration, "after the first"),
+        told("Preemptions", "preemptions", number, "tokens computed again"),
+        told("Fragmentation", "fragmentation", percent, "free, but no use to a waiting one"),
+        Tile("Moves", committed, "", move_words),
+        told("Instances, mean", "instances_mean", number, "until the last arrival"),
+    ]
+
+
+def class_rows(report: Report, baseline: Report | None, label: str) -> list[ClassRow]:
+    """Returns a row a class and side."""
+    sides = [("What if", report)] + ([(label.capitalize(), baseline)] if baseline else [])
+    names = list(dict.fromkeys(name for _, side in sides for name in side["by_class"]))
+    rows = []
+    for name in names:
+        for side, told in sides:
+            numbers = told["by_class"].get(name)
+            if numbers is not None:
+                rows.append(
+                    ClassRow(name, side, tuple(_cell(k, numbers[k]) for _, k in CLASS_COLUMNS))
+                )
+    return rows
+
+
+def move_facts(report: Report, baseline: Report | None, label: str) -> list[tuple[str, str, str]]:
+    """Returns what the moves did, a row a fact; the last is the other side's, "" without one."""
+    mine, other = report["moves"], None if baseline is None else baseline["moves"]
+
+    def row(name: str, show: Callable[[Report], str]) -> tuple[str, str, str]:
+        return name, show(mine), "" if other is None else show(other)
+
+    return [
+        row("Committed", lambda m: number(m["committed"])),
+        row("Of these while queued", lambda m: number(m["committed_queued"])),
+        row("Aborted", lambda m: _aborted(m["aborted"])),
+        row("Reader waited, mean", lambda m: duration(m["downtime_mean_ms"])),
+        row("Reader waited, P99", lambda m: duration(m["downtime_p99_ms"])),
+        row("Copies of a move, mean", lambda m: number(m["copies_mean"])),
+    ]
+
+
+def remaining(progress: float, elapsed_s: float) -> str:
+    """Estimates what is left of a run, "" while there is nothing to go by."""
+    if progress < 0.02 or elapsed_s < 1:
+        return ""
+    left_s = elapsed_s * (1 - progress) / progress
+    return "about a second left" if left_s < 1.5 else f"about {number(round(left_s))} s left"
+
+
+def facts(scenario: Report, baseline: Report | None = None) -> list[Fact]:
+    """Returns what was asked; of a comparison also where the other side differs."""
+    shown = _facts(scenario)
+    other = {} if baseline is None else _facts(baseline)
+    return [
+        Fact(name, value, other[name] if name in other and other[name] != value else "")
+        for name, value in shown.items()
+    ]
+
+
+def _facts(scenario: Report) -> dict[str, str]:
+    pool, load, policy = scenario["pool"], scenario["workload"], scenario["policy"]
+    scaling, costs = scenario["scaling"], scenario["costs"]
+    told = {
+        "Instances": number(pool["instances"]),
+        "KV cache": f"{number(pool['capacity_tokens'])} tokens each",
+        "Batch": f"at most {plural(pool['max_running'], 'request')}",
+        "Requests": number(load["requests"]),
+        "Arrivals": _arrivals(load),
+    }
+    if load["kind"] == "trace":
+        told["Lengths"] = f"trace {PurePath(load['file']).name}"
+    else:
+        told["Lengths"] = f"prompt {load['input']}, output {load['output']}"
+    told |= {
+        "High class": percent(load["high_share"]),
+        "Dispatch": str(policy["dispatch"]).replace("_", " "),
+        "Moves": _moves(policy),
+        "Priorities": "on" if policy["priorities"] else "off",
+        "Late binding": "on" if policy["late_binding"] else "off",
+        "Scaling": _scaling(scaling),
+        "Speed": f"{number(costs['time_scale'])} x the A10's times",
+        "Seed": str(scenario["seed"]),
+    }
+    return told
+
+
+def _arrivals(load: Report) -> str:
+    if load["kind"] == "trace" and load["as_recorded"]:
+        return "as recorded"
+    rate = f"{number(load['rate_per_s'])} a second"
+    return rate if load["kind"] == "trace" else f"{rate}, CV {number(load['cv'])}"
+
+
+def _moves(policy: Report) -> str:
+    if not policy["migration"]:
+        return "off"
+    below, above = steps(policy["below_steps"]), steps(policy["above_steps"])
+    every = number(policy["rebalance_interval_ms"])
+    return f"from under {below} to over {above} steps, each {every} ms"
+
+
+def _scaling(scaling: Report) -> str:
+    if not scaling["enabled"]:
+        return "off"
+    low, high = steps(scaling["low_steps"]), steps(scaling["high_steps"])
+    return f"{scaling['min_instances']} to {scaling['max_instances']}, band {low} to {high} steps"
+
+
+def _change(fact: Fact) -> str:
+    if fact.name == "Instances":
+        return f"{plural(int(fact.value.replace(',', '')), 'instance')} instead of {fact.baseline}"
+    name = fact.name.lower() if fact.name != "KV cache" else fact.name
+    return f"{name} {fact.value} instead of {fact.baseline}"
+
+
+def _because(changed: list[str]) -> str:
+    if not changed:
+        return "With the same pool and rules"
+    if len(changed) > CHANGES_NAMED:
+        more = len(changed) - CHANGES_NAMED
+        return f"With {', '.join(changed[:CHANGES_NAMED])} and {plural(more, 'more change')}"
+    return f"With {' and '.join(changed)}"
+
+
+def _moved_from(before: float | None, now: float | None) -> str:
+    if before is None or now is None:
+        return f"is {duration(now)}"
+    if abs(now - before) <= SAME_SHARE * before:
+        return f"stays at about {duration(now)} ({duration(before)} before)"
+    verb = "falls" if now < before else "rises"
+    return f"{verb} from {duration(before)} to {duration(now)}"
+
+
+def _events(report: Report) -> str:
+    moves, preemptions = report["moves"]["committed"], report["summary"]["preemptions"]
+    moved = f"{plural(moves, 'move')}" if moves else "nothing moves"
+    lost = f"{plural(preemptions, 'preemption')}" if preemptions else "nothing is preempted"
+    return f"{moved}, {lost}"
+
+
+def _aborted(reasons: Mapping[str, int]) -> str:
+    if not reasons:
+        return "0"
+    return ", ".join(f"{number(n)} {code.replace('_', ' ')}" for code, n in reasons.items())
+
+
+def _cell(key: str, value: float | None) -> str:
+    if key.endswith("_ms"):
+        return duration(value)
+    return percent(value) if key.endswith("_share") else number(value)
