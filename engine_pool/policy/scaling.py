@@ -57,19 +57,20 @@ def decide(
     `starting_tokens`: the capacity of each instance that starts."""
     serving = sorted((s for s in standings if s.is_open), key=lambda s: s.instance)
     count = len(serving) + len(starting_tokens)
-    if not serving:
-        if count < rule.min_instances:
-            return _add(rule.min_instances - count, None, f"{count} < {rule.min_instances}"), state
-        return _stay(None, "no report of a serving instance"), state
-    average = average_steps(serving, starting_tokens, headroom)
-    state = _remember(average, rule, state, now_s)
+    average: float | None = None
+    if serving:
+        average = average_steps(serving, starting_tokens, headroom)
+        state = _remember(average, rule, state, now_s)
     if count < rule.min_instances:
-        add = rule.min_instances - count
-        return _add(add, average, f"{count} < {rule.min_instances}, the least"), state
+        words = f"{count} < {rule.min_instances}, the least"
+        found = _undrain(standings, average, words)
+        return found or _add(rule.min_instances - count, average, words), state
+    if average is None:
+        return _stay(None, "no report of a serving instance"), state
     if state.under_since_s is not None:
         return _when_under(standings, average, count, rule, state, now_s)
     if state.over_since_s is not None:
-        return _when_over(serving, starting_tokens, average, rule, headroom, state, now_s)
+        return _when_over(standings, starting_tokens, average, rule, headroom, state, now_s)
     words = f"average {in_words(average)} in {rule.low_steps:g}-{rule.high_steps:g}"
     return _stay(average, words), state
 
@@ -109,19 +110,27 @@ def _when_under(
     words = f"average {in_words(average)} < {rule.low_steps:g} for {waited_s:.0f} s"
     if waited_s < rule.grow_after_s:
         return _stay(average, f"{words}, at least {rule.grow_after_s:g} s"), state
-    draining = [s for s in standings if s.is_draining]
-    if draining:
-        # The one with most to move is the furthest from its end.
-        best = max(draining, key=lambda s: (s.batch, s.instance))
-        why = f"{words}: {best.instance} need not start, it only stops draining"
-        return ScalingDecision(0, None, best.instance, average, why), state
+    if (found := _undrain(standings, average, words)) is not None:
+        return found, state
     if count >= rule.max_instances:
         return _stay(average, f"{words}, but {count} instances are the most"), state
     return _add(1, average, f"{words}: {count} -> {count + 1}"), state
 
 
+def _undrain(
+    standings: Sequence[Standing], average: float | None, words: str
+) -> ScalingDecision | None:
+    draining = [s for s in standings if s.is_draining]
+    if not draining:
+        return None
+    # The one with most to move is the furthest from its end.
+    best = max(draining, key=lambda s: (s.batch, s.instance))
+    why = f"{words}: {best.instance} need not start, it only stops draining"
+    return ScalingDecision(0, None, best.instance, average, why)
+
+
 def _when_over(
-    serving: Sequence[Standing],
+    standings: Sequence[Standing],
     starting_tokens: Sequence[int],
     average: float,
     rule: ScalingRule,
@@ -134,11 +143,12 @@ def _when_over(
     words = f"average {in_words(average)} > {rule.high_steps:g} for {waited_s:.0f} s"
     if waited_s < rule.shrink_after_s:
         return _stay(average, f"{words}, at least {rule.shrink_after_s:g} s"), state
+    serving = [s for s in standings if s.is_open]
     if starting_tokens or len(serving) <= rule.min_instances:
         why = "one starts" if starting_tokens else f"{len(serving)} instances are the least"
         return _stay(average, f"{words}, but {why}"), state
     least = min(serving, key=lambda s: (s.batch + s.waiting, s.instance))
-    after = _average_without(least, serving, headroom)
+    after = _average_without(least, standings, headroom)
     if after < rule.low_steps:
         why = f"refused: without {least.instance} the average would be {in_words(after)}"
         return _stay(average, f"{words}, {why} < {rule.low_steps:g}"), state
@@ -147,12 +157,16 @@ def _when_over(
     return ScalingDecision(0, least.instance, None, average, why), ScalingState()
 
 
-def _average_without(least: Standing, serving: Sequence[Standing], headroom: HeadroomRule) -> float:
-    rest = [s for s in serving if s is not least]
-    requests = sum(s.batch + s.waiting for s in serving)
+def _average_without(
+    least: Standing, standings: Sequence[Standing], headroom: HeadroomRule
+) -> float:
+    """Returns the average once everything that leaves, also by drains that go on, is elsewhere."""
+    rest = [s for s in standings if s.is_open and s is not least]
+    leaving = [s for s in standings if s.is_draining or s is least]
+    requests = sum(s.batch + s.waiting for s in (*rest, *leaving))
     free = sum(s.capacity_tokens - virtual_tokens(s, headroom) for s in rest)
     free -= sum(sum(s.queued_tokens) - s.head_tokens for s in rest)
-    free -= least.used_tokens + sum(least.queued_tokens)
+    free -= sum(s.used_tokens + sum(s.queued_tokens) for s in leaving)
     return free / requests if requests else math.inf
 
 
