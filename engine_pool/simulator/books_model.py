@@ -10,7 +10,7 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine_pool.policy.standing import CLASSES, Standing
+from engine_pool.policy.standing import Standing
 from engine_pool.simulator.batch import Batch
 from engine_pool.simulator.sim_request import Place, SimRequest
 from engine_pool.types import InstanceName
@@ -290,7 +290,10 @@ class EngineBooks:
         s, size = self.standing, self._block_tokens
         recount = Standing(s.instance, s.capacity_tokens, size, s.max_running)
         steps = self.batch.steps
-        decoding = [(r, (r.offset + steps) // size + 1) for r in self.batch.members.values()]
+        # While prompts are computed the batch stands still, between two steps.
+        ahead = 0 if self.prefilling else 1
+        members = self.batch.members.values()
+        decoding = [(r, self.blocks_for(r.offset + steps + ahead)) for r in members]
         others = [(r, r.blocks) for r in (*self.prefilling, *self.joining)]
         aside = [(p.request, p.blocks) for p in self.parked.values() if p.blocks]
         for r, blocks in (*decoding, *others, *aside):
@@ -305,6 +308,5 @@ class EngineBooks:
         recount.is_open, recount.is_draining = s.is_open, s.is_draining
         assert s == recount, f"{self.name}: {s} is not {recount}"
         assert 0 <= s.used_tokens <= s.capacity_tokens, f"{self.name}: {s.used_tokens} tokens used"
-        assert len(CLASSES) == len(s.running)
         assert self.batch.tokens == sum(self.batch.tokens_of(r) for r, _ in decoding)
         assert self._kept_places == sum(blocks > 0 for blocks in self.held_blocks.values())

@@ -102,9 +102,9 @@ def move_numbers(moves: Sequence[Move]) -> dict[str, object]:
         for m in committed
         if m.adopted_s is not None and m.parked_s is not None and m.last_blocks
     ]
-    downtimes_ms = [
-        downtime_s * 1000 for r in {m.request for m in moves} for downtime_s in r.downtimes_s
-    ]
+    # In order of their first moves: a set's order would make sums differ from run to run.
+    moved = dict.fromkeys(m.request for m in moves)
+    downtimes_ms = [downtime_s * 1000 for r in moved for downtime_s in r.downtimes_s]
     return {
         "started": len(moves),
         "committed": len(committed),

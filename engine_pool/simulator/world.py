@@ -88,13 +88,20 @@ class World:
         have; what it raises ends the run."""
         if on_finished is not None:
             self._on_finished = on_finished
-        self._begin()
-        heap = self._heap
-        while heap:
-            self.now_s, _, _, act = heappop(heap)
-            act()
+        self.begin()
+        while self.step():
+            pass
 
-    def _begin(self) -> None:
+    def step(self) -> bool:
+        """Lets the next event happen; says whether there was one."""
+        if not self._heap:
+            return False
+        self.now_s, _, _, act = heappop(self._heap)
+        act()
+        return True
+
+    def begin(self) -> None:
+        """Sets up the pool and the first events; `run` does it."""
         for _ in range(self._scenario.pool.instances):
             self._add_instance(InstanceState.SERVING)
         self._at(self.requests[0].arrival_s, Kind.ARRIVAL, partial(self._arrive, 0))
@@ -107,7 +114,7 @@ class World:
                 rules.scaling.check_interval_s, Kind.SCALING, lambda: self._scaler.check(self)
             )
         if self.last_arrival_s > 0:
-            self._every(self.last_arrival_s / SAMPLES, Kind.SAMPLE, self._sample)
+            self._at(self.last_arrival_s / SAMPLES, Kind.SAMPLE, self._sample)
 
     def _at(self, at_s: float, kind: Kind, act: Callable[[], None]) -> None:
         self._events += 1
@@ -263,6 +270,11 @@ class World:
     # Looking
 
     def _sample(self) -> None:
+        if self.finished_count == len(self.requests):
+            return
+        # Evenly until the last arrival; what comes then may last a thousand times as long.
+        interval_s = max(self.last_arrival_s, self.now_s) / SAMPLES
+        self._at(self.now_s + interval_s, Kind.SAMPLE, self._sample)
         pool = self.pool_now()
         sample = look(
             self.now_s,
