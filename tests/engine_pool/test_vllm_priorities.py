@@ -1,5 +1,6 @@
 """Classes, fair shares and ageing in real engines: who waits, who runs, who makes room."""
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from engine_pool.engine_spec import EngineSpec
 from engine_pool.errors import EngineRefused
 from engine_pool.ports import EngineRequest
 from engine_pool.types import InstanceName, PriorityClass
-from migration.ports import Held
+from migration.ports import Held, Refusal
 from tests.engine_pool.vllm_pair import (
     KV_CACHE_GIB,
     MAX_RUNNING,
@@ -107,6 +108,7 @@ def clean(pair: Pair) -> Iterator[Pair]:
 def of(
     tenant: str, prompt: int = 100, *, weight: float = 1.0, seed: int = 1, **more
 ) -> EngineRequest:
+    """Returns a tenant's request; `seed` makes its prompt."""
     return replace(wish(prompt_of(prompt, seed), **more), tenant=tenant, weight=weight)
 
 
@@ -372,3 +374,57 @@ def test_a_source_that_lets_go_of_a_request_charges_what_was_produced(pair):
     fresh = pair.add(of("c", 50, max_tokens=5))
     assert fair.start_tag(after) - fair.start_tag(fresh) == 210
     pair.finish()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_happens_in_whatever_order_no_answer_changes(kind, clock, seed):
+    """Classes, tenants, waiting and moves at random, more requests than the engines take."""
+    chance = random.Random(seed)
+    wishes = [
+        of(
+            chance.choice("ab"),
+            chance.randint(20, 1200),
+            seed=n,
+            priority=chance.choice(list(PriorityClass)),
+            arrival_s=float(n),
+            max_tokens=40,
+        )
+        for n in range(14)
+    ]
+    alone = [run_unmoved(kind, one)[0].tokens for one in wishes]
+    before = preemptions(kind)
+    names, moves = [], 0
+    for one in wishes:
+        names.append(kind.add(one, at=chance.randrange(2)))
+        for _ in range(chance.randint(1, 5)):
+            clock.now_s += chance.choice((0, 0, 1, 40))
+            kind.step()
+            preemptions(kind)  # counted while they are there
+            moves += move_at_random(kind, chance, chance.choice(names))
+    kind.finish()
+    assert [kind.answers[name].tokens for name in names] == alone
+    assert moves > 1
+    assert preemptions(kind) > before
+
+
+def preemptions(pair: Pair) -> int:
+    return sum(engine.load().preemptions_total for engine in pair.engines)
+
+
+def move_at_random(pair: Pair, chance: random.Random, name: str) -> bool:
+    """Moves a request now and then, if it can be moved. Returns whether it did."""
+    if chance.random() < 0.5:
+        return False
+    at = pair.at[name]
+    destination = pair.engines[1 - at]
+    seen = pair.engines[at].moves.look(name)
+    if isinstance(seen, Refusal) or seen.is_prefilling or len(seen.output_token_ids) > 37:
+        return False
+    tokens = 0 if seen.is_queued else seen.computed_tokens + 2
+    if isinstance(
+        destination.moves.hold(pair.wishes[name], seen.output_token_ids, tokens), Refusal
+    ):
+        return False
+    destination.moves.discard(name)
+    pair.move(name)
+    return True
