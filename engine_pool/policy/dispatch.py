@@ -19,6 +19,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine_pool.policy.settings import DispatchRule, QueueRule
 from engine_pool.policy.standing import CLASSES, Standing
@@ -53,9 +54,8 @@ class Refusal:
     """Whether the same request could never be placed on the instances that are there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """An instance in the eyes of a class. Compared as (order, left_tokens)."""
+class Score(NamedTuple):
+    """An instance in the eyes of a class. Compared by its key."""
 
     order_steps: float
     """F; for a shortage the tokens that are short, undivided: dividing them by the batch would
@@ -96,11 +96,11 @@ def score(s: Standing, rank: int, rule: DispatchRule, *, with_headroom: bool = T
 
 
 def _headroom_above(s: Standing, rank: int, rule: DispatchRule) -> int:
-    return sum(
-        rule.headroom.headroom_tokens(CLASSES[higher], s.capacity_tokens)
-        for higher in range(rank)
-        if s.running[higher] or s.queued[higher]
-    )
+    headroom = 0
+    for higher in range(rank):
+        if s.hosts(higher):
+            headroom += rule.headroom.headroom_tokens(CLASSES[higher], s.capacity_tokens)
+    return headroom
 
 
 def choose(
@@ -170,11 +170,8 @@ def prefer_host(
         return None
     best: tuple[tuple[float, int, str], Standing, Score] | None = None
     for s in fit:
-        if not s.hosts(rank):
-            continue
-        load = s.used_tokens + sum(s.queued_tokens[: rank + 1]) + request.demand_tokens
-        is_full = s.batch + sum(s.queued[: rank + 1]) >= s.max_running
-        if load > target or is_full:
+        load = packed_tokens(s, rank)
+        if load is None or load + request.demand_tokens > target:
             continue
         found = score(s, rank, rule)
         key = (*found.key, s.instance)
@@ -184,6 +181,14 @@ def prefer_host(
         return None
     why = f"it serves {request.priority_class.value} requests and stays under {target} tokens; "
     return choice(best[1], best[2], 0, why)
+
+
+def packed_tokens(s: Standing, rank: int) -> int | None:
+    """Returns the load that counts for packing; None of an instance that does not serve the class,
+    or has no place in its batch."""
+    if not s.hosts(rank) or s.batch + sum(s.queued[: rank + 1]) >= s.max_running:
+        return None
+    return s.used_tokens + sum(s.queued_tokens[: rank + 1])
 
 
 def prefer_cached(

@@ -2,7 +2,7 @@
 
 The same choices as `dispatch.choose` (a property test compares them), but not by looking at every
 instance: one that changed is put in its place (a binary search), and a choice looks at the ends.
-So a choice among thousands takes as long as one among a few.
+So a choice among thousands takes about as long as one among a few.
 """
 
 from bisect import bisect_left, insort
@@ -16,6 +16,7 @@ from engine_pool.policy.dispatch import (
     choice,
     first_of,
     fits,
+    packed_tokens,
     prefer_cached,
     prefer_host,
     score,
@@ -39,11 +40,16 @@ class _Order:
         self._scores: dict[InstanceName, tuple[_Place, Score]] = {}
 
     def put(self, s: Standing) -> None:
-        self.remove(s.instance)
         found = score(s, self._rank, self._rule, with_headroom=self._with_headroom)
         place = (found.order_steps, found.left_tokens, s.instance)
-        insort(self._places, place)
+        known = self._scores.get(s.instance)
         self._scores[s.instance] = place, found
+        if known is not None:
+            # What is sent in a lower class changes nothing for a higher one.
+            if known[0] == place:
+                return
+            del self._places[bisect_left(self._places, known[0])]
+        insort(self._places, place)
 
     def remove(self, instance: InstanceName) -> None:
         known = self._scores.pop(instance, None)
@@ -68,6 +74,44 @@ class _Order:
         raise AssertionError("the largest instance holds it, as was checked before")
 
 
+class _Hosts:
+    """Instances on which a class is packed, by score, as long as they are within its target."""
+
+    def __init__(self, rank: int, rule: DispatchRule, target_tokens: int) -> None:
+        self._rank = rank
+        self._rule = rule
+        self._target_tokens = target_tokens
+        self._places: list[_Place] = []
+        self._loads: list[int] = []
+        self._known: dict[InstanceName, tuple[_Place, int]] = {}
+
+    def put(self, s: Standing) -> None:
+        self.remove(s.instance)
+        load = packed_tokens(s, self._rank)
+        if load is None or load > self._target_tokens:
+            return
+        found = score(s, self._rank, self._rule)
+        place = (found.order_steps, found.left_tokens, s.instance)
+        insort(self._places, place)
+        insort(self._loads, load)
+        self._known[s.instance] = place, load
+
+    def remove(self, instance: InstanceName) -> None:
+        known = self._known.pop(instance, None)
+        if known is not None:
+            del self._places[bisect_left(self._places, known[0])]
+            del self._loads[bisect_left(self._loads, known[1])]
+
+    def with_room(self, demand_tokens: int) -> Iterator[InstanceName]:
+        """Yields those that stay within the target with a request, freest first."""
+        most = self._target_tokens - demand_tokens
+        if not self._loads or self._loads[0] > most:
+            return
+        for _, _, instance in reversed(self._places):
+            if self._known[instance][1] <= most:
+                yield instance
+
+
 class Ranking:
     """One a process that dispatches. Not thread-safe."""
 
@@ -77,36 +121,40 @@ class Ranking:
         self._capacities: list[int] = []
         ranks = range(len(CLASSES))
         self._orders = [_Order(rank, rule, with_headroom=True) for rank in ranks]
-        self._raw = [_Order(rank, rule, with_headroom=False) for rank in ranks]
-        self._hosts: list[dict[InstanceName, Standing]] = [{} for _ in ranks]
+        self._raw = [self._raw_order(rank) for rank in ranks]
+        self._hosts: dict[int, _Hosts] = {}
+        if rule.packs_classes:
+            for priority_class, target_tokens in rule.headroom.target_load_tokens.items():
+                rank = priority_class.rank
+                self._hosts[rank] = _Hosts(rank, rule, target_tokens)
+        distinct = {id(order): order for order in (*self._orders, *self._raw)}
+        self._kept: tuple[_Order | _Hosts, ...] = (*distinct.values(), *self._hosts.values())
 
     def __len__(self) -> int:
         return len(self._standings)
 
     def put(self, s: Standing) -> None:
         """Takes an instance in as it is now. One that is not open is left out."""
-        self.remove(s.instance)
         if not s.is_open:
+            self.remove(s.instance)
             return
+        known = self._standings.get(s.instance)
+        # The standing may have been changed by its owner; its capacity never is.
+        if known is None or known.capacity_tokens != s.capacity_tokens:
+            self.remove(s.instance)
+            insort(self._capacities, s.capacity_tokens)
         self._standings[s.instance] = s
-        insort(self._capacities, s.capacity_tokens)
-        for order in (*self._orders, *self._raw):
-            order.put(s)
-        for rank, hosts in enumerate(self._hosts):
-            if s.hosts(rank):
-                hosts[s.instance] = s
+        for kept in self._kept:
+            kept.put(s)
 
     def remove(self, instance: InstanceName) -> None:
         """Forgets an instance; nothing when it is unknown."""
         known = self._standings.pop(instance, None)
         if known is None:
             return
-        # The standing may have been changed by its owner; its capacity never is.
         del self._capacities[bisect_left(self._capacities, known.capacity_tokens)]
-        for order in (*self._orders, *self._raw):
-            order.remove(instance)
-        for hosts in self._hosts:
-            hosts.pop(instance, None)
+        for kept in self._kept:
+            kept.remove(instance)
 
     def choose(self, request: RequestDemand) -> Choice | Refusal:
         """As `dispatch.choose` with what was put."""
@@ -119,8 +167,7 @@ class Ranking:
         cached = (self._standings[i] for i in request.cached_tokens if i in self._standings)
         found = prefer_cached(self._fit(cached, request), request, rule)
         if found is None:
-            hosts = self._hosts[rank].values()
-            found = prefer_host(self._fit(hosts, request), request, rule)
+            found = self._packed(request)
         if found is not None:
             return found
         best, how = self._freest(self._orders[rank], request), ""
@@ -129,6 +176,24 @@ class Ranking:
             if raw[1].left_tokens >= request.demand_tokens:
                 best, how = raw, "in the headroom of a higher class, since no other has room; "
         return choice(best[0], best[1], len(self._standings), how)
+
+    def _raw_order(self, rank: int) -> _Order:
+        """Without headroom the order is another one only where a higher class wants some."""
+        targets = self._rule.headroom.target_load_tokens
+        has_headroom_above = any(c in targets for c in CLASSES[:rank])
+        if has_headroom_above and self._rule.packs_classes and self._rule.is_elastic:
+            return _Order(rank, self._rule, with_headroom=False)
+        return self._orders[rank]
+
+    def _packed(self, request: RequestDemand) -> Choice | None:
+        hosts = self._hosts.get(request.priority_class.rank)
+        if hosts is None:
+            return None
+        for instance in hosts.with_room(request.demand_tokens):
+            one = self._fit((self._standings[instance],), request)
+            if (found := prefer_host(one, request, self._rule)) is not None:
+                return found
+        return None
 
     def _freest(self, order: _Order, request: RequestDemand) -> tuple[Standing, Score]:
         instance = order.best(request, lambda i: fits(self._standings[i], request, self._rule))

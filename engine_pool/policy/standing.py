@@ -86,8 +86,9 @@ def standing_of(
         is_draining=state in (InstanceState.DRAINING, InstanceState.DRAINED),
     )
     for r in load.running:
-        standing.running[r.priority_class.rank] += 1
-        standing.running_tokens[r.priority_class.rank] += r.kv_tokens
+        rank = r.priority_class.rank
+        standing.running[rank] += 1
+        standing.running_tokens[rank] += r.kv_tokens
     for r in load.waiting:
         add_queued(standing, r.priority_class.rank, r.demand_tokens)
     sent = tuple(in_flight)
