@@ -1,0 +1,274 @@
+"""What rebalancing does for real requests: a replayed trace on real engines, with it and without.
+
+Two whole installations (`make up`: gateway, store, pool process, Ray, two vLLM engines each) stand
+ready, one with FERRY_REBALANCE=on, one with off. In turns each gets the same requests at the same
+times: an excerpt of the Azure conversation trace, lengths and rate scaled to this machine so that
+KV memory is tight. Then a third run of the round gives a tenth of the requests the high class, to
+be compared with the same requests in the round without classes.
+
+    python -m benchmarks.rebalance [--quick] [--rounds 3] [--requests 100] [--rate 1.8]
+        [--trace FILE] [--model FOLDER] [--kv-tokens 3840] [--save FILE]
+
+The client is one process on the same machine and measures what a reader sees: TTFT from the time at
+which the trace says that the request comes, gaps between chunks (ITL), the whole answer. Ten to
+twelve minutes on two cores (`--quick`: under three); nothing else should run meanwhile. The last
+line is JSON. Exit code 1: a request failed.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.migration import LARGER
+from benchmarks.migration_rig import Interrupted, end_on_signals, random_model
+from benchmarks.rebalance_figures import (
+    RATIOS,
+    Round,
+    class_figures,
+    failures_of,
+    mode_figures,
+    ratios_of,
+    round_figures,
+    table,
+)
+from benchmarks.rebalance_load import bytes_per_kv_token, play
+from benchmarks.rebalance_pool import Pool, Sizes, started
+from benchmarks.servers import MODEL_DIR
+from engine_pool.simulator.sim_request import Arrival
+from engine_pool.simulator.trace import TraceError, TraceRow, read_trace
+from engine_pool.simulator.workload import replay
+from engine_pool.types import PriorityClass
+
+EXCERPT: Final = Path(__file__).parent / "data" / "azure_llm_2023_conv_excerpt.csv"
+GIB: Final = 1024**3
+LEAST_GIB: Final = 0.01
+"""The least that FERRY_KV_CACHE_GIB takes."""
+LEAST_PROMPT_TOKENS: Final = 8
+LEAST_OUTPUT_TOKENS: Final = 4
+WARM_UP_REQUESTS: Final = 6
+OFF, ON, CLASSES = "off", "on", "classes"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How the trace is made to fit this machine."""
+
+    requests: int
+    """Of one round."""
+    rate_per_s: float
+    prompt_factor: float
+    output_factor: float
+    max_model_len: int
+    high_share: float
+
+
+def arrivals_of(rows: Sequence[TraceRow], number: int, scale: Scale) -> list[Arrival]:
+    """Returns round `number`'s requests: a part of the trace of its own, as long as it lasts."""
+    count = min(scale.requests, len(rows))
+    first = number * count % (len(rows) - count + 1)
+    longest_output = scale.max_model_len // 2
+    part = [
+        replace(
+            row,
+            prompt_tokens=max(LEAST_PROMPT_TOKENS, round(row.prompt_tokens * scale.prompt_factor)),
+            output_tokens=max(LEAST_OUTPUT_TOKENS, round(row.output_tokens * scale.output_factor)),
+        )
+        for row in rows[first : first + count]
+    ]
+    return replay(
+        part,
+        rate_per_s=scale.rate_per_s,
+        input_cap_tokens=scale.max_model_len - longest_output - 1,
+        output_cap_tokens=longest_output,
+        high_share=scale.high_share,
+        seed=number + 1,
+    )
+
+
+@dataclass
+class Bench:
+    """One run of the benchmark."""
+
+    off: Pool
+    on: Pool
+    rows: Sequence[TraceRow]
+    scale: Scale
+
+    def run(self, rounds: int, *, with_classes: bool) -> dict[str, list[Round]]:
+        """Plays all rounds. Who goes first alternates."""
+        found: dict[str, list[Round]] = {OFF: [], ON: [], CLASSES: []}
+        for number in range(rounds):
+            modes = [(OFF, self.off), (ON, self.on)]
+            if with_classes:
+                modes.append((CLASSES, self.on))
+            for mode, pool in modes if number % 2 == 0 else reversed(modes):
+                found[mode].append(self._play(mode, pool, number))
+        return found
+
+    def warm_up(self) -> None:
+        """Sends a few requests to both: the first ones meet code that never ran."""
+        scale = replace(self.scale, requests=WARM_UP_REQUESTS, rate_per_s=4.0, high_share=0.5)
+        few = arrivals_of(self.rows, 0, scale)
+        for pool in (self.off, self.on):
+            outcome = asyncio.run(play(pool.door, few, seed="warm-up", with_classes=True))
+            if outcome.failures:
+                raise RuntimeError(f"{pool.name}: {outcome.failures[0]}")
+            pool.wait_idle()
+
+    def _play(self, mode: str, pool: Pool, number: int) -> Round:
+        arrivals = arrivals_of(self.rows, number, self.scale)
+        before = pool.counts()
+        outcome = asyncio.run(
+            # Every run has prompts of its own: none finds its blocks in a prefix cache.
+            play(pool.door, arrivals, seed=f"{mode}-{number}", with_classes=mode == CLASSES)
+        )
+        pool.wait_idle()
+        done = pool.counts().since(before)
+        one = Round(outcome, done.preemptions, done.moves, done.aborted)
+        f = round_figures(one)
+        print(
+            f"round {number + 1} {mode:8} TTFT p50 {f['ttft_p50_ms']:7.0f} p99 "
+            f"{f['ttft_p99_ms']:7.0f} ms  ITL p99 {f['itl_p99_ms']:6.0f} ms  preemptions "
+            f"{f['preemptions']:3.0f}  moves {f['moves']:3.0f}  failures {f['failures']:.0f}  "
+            f"{f['tokens_per_s']:5.0f} tokens/s  {outcome.wall_s:4.0f} s",
+            flush=True,
+        )
+        return one
+
+
+def result_of(found: dict[str, list[Round]], high: Sequence[set[int]]) -> dict[str, Any]:
+    """Returns what the last line says. `high`: each round's requests of the high class."""
+    off, on, classed = found[OFF], found[ON], found[CLASSES]
+    return {
+        "rounds": len(on),
+        "off": mode_figures(off),
+        "on": mode_figures(on),
+        "ratios": ratios_of(
+            [round_figures(r) for r in off], [round_figures(r) for r in on], RATIOS
+        ),
+        "classes": class_figures(on, classed, high) if classed else None,
+    }
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round of 30 requests")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=100, help="of a round")
+    parser.add_argument("--rate", type=float, default=1.8, help="requests a second")
+    parser.add_argument("--trace", type=Path, default=EXCERPT, help="Azure's or BurstGPT's columns")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--model", type=Path, default=MODEL_DIR, help="a folder")
+    which.add_argument(
+        "--random-model",
+        dest="model",
+        action="store_const",
+        const=None,
+        help="10 million random parameters: steps of 5 to 10 ms",
+    )
+    parser.add_argument("--kv-tokens", type=int, default=3840, help="KV cache of an engine")
+    parser.add_argument("--max-model-len", type=int, default=1536)
+    parser.add_argument("--max-running", type=int, default=32)
+    parser.add_argument("--prompt-factor", type=float, default=0.2)
+    parser.add_argument("--output-factor", type=float, default=0.5)
+    parser.add_argument("--high-share", type=float, default=0.1)
+    parser.add_argument("--no-classes", action="store_true")
+    parser.add_argument("--set", action="append", default=[], metavar="FERRY_X=Y", help="for both")
+    parser.add_argument("--save", type=Path, help="keeps the JSON there")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.requests = 1, min(options.requests, 30)
+    if options.kv_tokens < options.max_model_len:
+        parser.error("--kv-tokens: an engine must hold a request of --max-model-len")
+    for name in ("rounds", "requests", "rate", "prompt_factor", "output_factor"):
+        if getattr(options, name) <= 0:
+            parser.error(f"--{name.replace('_', '-')}: a number above 0 is expected")
+    if bad := [pair for pair in options.set if not pair.startswith("FERRY_") or "=" not in pair]:
+        parser.error(f"--set {bad[0]}: FERRY_NAME=value is expected")
+    return options
+
+
+def _random_model(stack: ExitStack, max_model_len: int) -> Path:
+    """Writes a model that lasts as long as the stack."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ferry-model-")))
+    return random_model(folder, replace(LARGER, max_model_len=max_model_len))
+
+
+def measure(options: argparse.Namespace, rows: Sequence[TraceRow]) -> dict[str, Any]:
+    """Starts both installations, plays all rounds, returns what came out."""
+    scale = Scale(
+        options.requests,
+        options.rate,
+        options.prompt_factor,
+        options.output_factor,
+        options.max_model_len,
+        options.high_share,
+    )
+    common = dict(pair.split("=", 1) for pair in options.set)
+    with ExitStack() as stack:
+        model: Path = options.model or _random_model(stack, options.max_model_len)
+        gib = options.kv_tokens * bytes_per_kv_token(model) / GIB
+        if gib < LEAST_GIB:
+            least = math.ceil(LEAST_GIB * GIB / bytes_per_kv_token(model))
+            raise RuntimeError(f"--kv-tokens: an engine of {model.name} has at least {least}")
+        sizes = Sizes(model, gib, options.max_model_len, options.max_running)
+        pools = []
+        for name in (OFF, ON):
+            print(f"starting an installation with FERRY_REBALANCE={name}", flush=True)
+            settings = common | {"FERRY_REBALANCE": name}
+            pools.append(stack.enter_context(started(f"rebalance-{name}", sizes, **settings)))
+        bench = Bench(pools[0], pools[1], rows, scale)
+        bench.warm_up()
+        found = bench.run(options.rounds, with_classes=not options.no_classes)
+    high = [
+        {a.index for a in arrivals_of(rows, n, scale) if a.priority_class is PriorityClass.HIGH}
+        for n in range(options.rounds)
+    ]
+    problems = failures_of(one for rounds in found.values() for one in rounds)
+    return {
+        **result_of(found, high),
+        "problems": problems[:20],
+        "scale": asdict(scale) | {"kv_tokens": options.kv_tokens, "model": model.name},
+    }
+
+
+def main() -> int:
+    options = read_options()
+    end_on_signals()
+    busy_before = os.getloadavg()[0]
+    began_s = time.monotonic()
+    try:
+        rows = read_trace(options.trace)
+        result = measure(options, rows)
+    except (TraceError, RuntimeError) as error:
+        print(error)
+        return 2
+    except (KeyboardInterrupt, Interrupted) as error:
+        print(f"interrupted: {type(error).__name__}", flush=True)
+        return 130
+    result |= {
+        "machine_load_before": round(busy_before, 2),
+        "took_s": round(time.monotonic() - began_s),
+    }
+    for problem in result["problems"]:
+        print(problem)
+    print(table(result))
+    line = json.dumps(result)
+    if options.save:
+        options.save.write_text(line + "\n")
+    print(line)
+    return int(bool(result["problems"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
