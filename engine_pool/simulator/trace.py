@@ -9,6 +9,7 @@ Rows without an answer (0 output tokens: BurstGPT's failed requests) are left ou
 """
 
 import csv
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,13 +39,20 @@ class _Columns:
 
 def _date_seconds(text: str) -> float:
     # Python reads 6 digits of a second's fraction, Azure writes 7.
-    whole, _, fraction = text.strip().partition(".")
+    whole, _, fraction = text.strip().removesuffix("+00:00").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
     return moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not math.isfinite(seconds):
+        raise ValueError("no moment")
+    return seconds
+
+
 _AZURE = _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date_seconds, "a date and time")
-_BURST_GPT = _Columns("Timestamp", "Request tokens", "Response tokens", float, "seconds")
+_BURST_GPT = _Columns("Timestamp", "Request tokens", "Response tokens", _seconds, "seconds")
 
 
 def read_trace(path: Path, first: int | None = None) -> list[TraceRow]:
