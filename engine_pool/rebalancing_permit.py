@@ -43,7 +43,8 @@ class Permit:
         self._live = live
         self._store = store
         self._wall_clock = wall_clock
-        self._was_away = False
+        # At the start nothing is connected yet; that is not worth a word.
+        self._was_away = True
 
     async def look(self) -> Verdict | None:
         """Says what is allowed now. None: the store is away, so nobody can know."""

@@ -35,27 +35,38 @@ def why_nothing(standings: Sequence[Standing], rule: RebalanceRule, headroom: He
 
 
 def thinks_of(
-    steps: float, rule: RebalanceRule, *, is_draining: bool = False, queued: int = 0
+    steps: float,
+    rule: RebalanceRule,
+    *,
+    is_draining: bool = False,
+    queued: int = 0,
+    is_open: bool = True,
 ) -> str:
-    """Says what the rebalancer does with an instance. `steps`: its freeness."""
+    """Says what the rebalancer does with an instance.
+
+    `steps`: its freeness, plus infinity when idle; `queued`: who waits there; `is_open`: it takes
+    requests.
+    """
     if is_draining:
         return "gives its requests away: it drains"
-    if math.isinf(steps):
-        return "may send it requests: it is idle"
     number = in_words(steps)
     if steps < rule.below_steps:
         return f"gives requests away: {number} is under {rule.below_steps:g}"
-    if steps > rule.above_steps and not queued:
-        return f"leaves it alone and may send it requests: {number} is over {rule.above_steps:g}"
-    if steps > rule.above_steps:
-        return f"leaves it alone: {number} is over {rule.above_steps:g}, and {queued} wait there"
-    return f"leaves it alone: {number} is between {rule.below_steps:g} and {rule.above_steps:g}"
+    if steps <= rule.above_steps:
+        return f"leaves it alone: {number} is between {rule.below_steps:g} and {rule.above_steps:g}"
+    over = "it is idle" if math.isinf(steps) else f"{number} is over {rule.above_steps:g}"
+    if not is_open:
+        return f"leaves it alone: {over}, and it takes no requests"
+    if queued:
+        return f"leaves it alone: {over}, and {queued} wait there"
+    return f"leaves it alone and may send it requests: {over}"
 
 
 def pause_in_words(pause: Pause) -> str:
-    """Says who paused it and until when, in the process's time zone."""
+    """Says who paused it and until when."""
     until = "until it is resumed"
     if pause.until_unix_s is not None:
-        until = f"until {time.strftime('%H:%M', time.localtime(pause.until_unix_s))}"
+        # With its zone: engines, pool and readers need not share one.
+        until = f"until {time.strftime('%H:%M UTC', time.gmtime(pause.until_unix_s))}"
     reason = f": {pause.reason}" if pause.reason else ""
     return f"paused by {pause.by} {until}{reason}"

@@ -27,6 +27,7 @@ def table_of(picture: Picture, topic: str) -> Table:
         "events": picture.events,
         "moves": picture.moves,
         "chart": {"now": picture.point},
+        "rebalancing": {"now": picture.rebalancing},
     }
     return dict(tables[topic.partition(":")[0]])
 

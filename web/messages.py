@@ -17,6 +17,7 @@ from controlplane.fleet.charts import ChartPoint
 from controlplane.fleet.live_moves import MoveRow
 from controlplane.fleet.parts import StripRow
 from controlplane.fleet.picture import EventRow, GridCell, InstanceRow
+from controlplane.fleet.rebalancing_picture import RebalancingRow
 from controlplane.fleet.tiles import TileRow
 
 PATH: Final = "/ws/live"
@@ -35,11 +36,12 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "events": EventRow._fields,
     "moves": MoveRow._fields,
     "chart": ChartPoint._fields,
+    "rebalancing": RebalancingRow._fields,
 }
 """The fields of a row, by the kind of topic. A topic is a kind, or `kind:pool`."""
 
 POOL_KINDS: Final = ("cluster", "least", "grid", "tiles", "chart")
-GLOBAL_KINDS: Final = ("strip", "events", "moves")
+GLOBAL_KINDS: Final = ("strip", "events", "moves", "rebalancing")
 
 CLOSE_GOING_AWAY: Final = 1001
 CLOSE_NOT_ALLOWED: Final = 1008

@@ -49,7 +49,8 @@ export class Charts {
   /** @param {any} snap @param {() => boolean} isPaused */
   constructor(snap, isPaused) {
     this.band = snap.band;
-    this.shortBelow = snap.short_below;
+    /** Of the rebalancer: sources are below the first, destinations above the second. */
+    this.thresholds = snap.thresholds;
     this.series = snap.series;
     this.isPaused = isPaused;
     /** @type {any[]} */
@@ -104,6 +105,11 @@ export class Charts {
     } catch {
       // The store or the connection is away: the gap stays a gap, and live points follow.
     }
+  }
+
+  /** Draws the thresholds of now from the next drawing on. @param {[number, number]} thresholds */
+  use(thresholds) {
+    this.thresholds = thresholds;
   }
 
   /** Takes the point of now. @param {any} point */
@@ -233,9 +239,12 @@ export class Charts {
         type: "rect", xref: "paper", x0: 0, x1: 1, y0: scale(from), y1: scale(to),
         fillcolor: colour("--band"), line: { width: 0 }, layer: "below",
       });
-      shapes.push(threshold(scale(this.shortBelow), colour));
       note(scale(to), `scaling band ${from}–${to}`);
-      if (range[0] < this.shortBelow) note(scale(this.shortBelow), `short of room below ${this.shortBelow}`);
+      const [below, above] = this.thresholds;
+      shapes.push(threshold(scale(below), colour));
+      if (above !== below) shapes.push(threshold(scale(above), colour));
+      if (range[0] < below) note(scale(below), `gives requests away below ${number(below)}`);
+      if (range[0] < above && above !== below) note(scale(above), `takes some above ${number(above)}`);
     } else if (chart.key === "kv") {
       shapes.push(threshold(100, colour));
     }

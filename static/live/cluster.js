@@ -61,6 +61,17 @@ function filter() {
   if (url.href !== location.href) history.replaceState(null, "", url);
 }
 
+/** @param {any} now */
+function drawRebalancing(now) {
+  const box = find(document, "#rebalancing");
+  setAttr(box, "data-state", now.state);
+  setText(find(box, ".line"), now.line);
+  const isPaused = now.state === "paused";
+  byId("rebalancing-pause")?.toggleAttribute("hidden", isPaused || now.state === "off" || now.state === "forbidden");
+  byId("rebalancing-resume")?.toggleAttribute("hidden", !isPaused);
+  charts.use([now.below_steps, now.above_steps]);
+}
+
 const moves = new MovesPanel(/** @type {HTMLElement} */ (byId("moves")), byId("rows-box"));
 
 const pool = snap.pool;
@@ -113,6 +124,10 @@ const charts = new Charts(snap, () => live.paused);
 live.on(`chart:${pool}`, (all) => {
   const row = all.get("now");
   if (row) charts.add(named("chart", row));
+});
+live.on("rebalancing", (all) => {
+  const row = all.get("now");
+  if (row) drawRebalancing(named("rebalancing", row));
 });
 addEventListener("load", () => charts.start());
 if (document.readyState === "complete") charts.start();

@@ -50,7 +50,7 @@ async function send(form) {
     if (answer.redirected) location.assign(answer.url);
     else if (!show(await answer.text())) fail(form, `The server answered ${answer.status}.`);
   } catch {
-    fail(form, "The server did not answer. Whether the move began stands under Migrations.");
+    fail(form, form.dataset.unknown ?? "The server did not answer. Whether the move began stands under Migrations.");
   }
 }
 

@@ -33,6 +33,7 @@ export const FIELDS = {
     "series", "at_unix_s", "freeness", "used_percent", "virtual_percent", "used_max_percent",
     "output_tokens_per_s", "prompt_tokens_per_s",
   ],
+  rebalancing: ["state", "line", "below_steps", "above_steps"],
 };
 
 /** Returns a row as an object. @param {string} kind @param {any[]} row */

@@ -454,6 +454,8 @@ def test_what_is_done_is_told_once_a_second_or_when_the_state_changes() -> None:
 
 def test_the_store_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
+    scene.show(())
+    scene.turn()
     scene.store.is_away = True
     for _ in range(5):
         scene.turn(0.2)

@@ -102,6 +102,7 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         "web.views.move_dialog",
         "web.views.playground",
         "web.views.preflight",
+        "web.views.rebalancing",
         "web.views.status",
         "web.views.whatif",
     ):

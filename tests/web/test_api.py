@@ -92,6 +92,9 @@ def test_the_schema_describes_every_path(watch: FakeWatch, operators_client: Cli
         "/api/v1/migrations/preflight",
         "/api/v1/migrations/{migration_id}",
         "/api/v1/migrations/{migration_id}/cancel",
+        "/api/v1/rebalancing",
+        "/api/v1/rebalancing/pause",
+        "/api/v1/rebalancing/resume",
     }
 
 

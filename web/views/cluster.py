@@ -70,7 +70,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
     if view not in ("rows", "grid"):
         view = "rows" if total <= ROWS_MAX else "grid"
     instances = "cluster" if view == "rows" else "grid"
-    topics = [f"{instances}:{watch.pool}", f"tiles:{watch.pool}", "events", "moves"]
+    topics = [f"{instances}:{watch.pool}", f"tiles:{watch.pool}", "events", "moves", "rebalancing"]
     if view == "grid":
         topics.append(f"least:{watch.pool}")
     context = {
@@ -87,6 +87,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "legend": legend(picture) if view == "grid" else [],
         "moves": picture.moves,
         "move_slots": move_slots(picture),
+        "rebalancing": picture.rebalancing,
         "sides": sides_of(watch.observer, picture) if view == "rows" else [],
         "least": list(picture.least.items()),
         "band": pictures.BAND_STEPS,
@@ -142,5 +143,5 @@ def _snapshot(picture: Picture, topics: list[str], pool: str) -> dict[str, Any]:
         "topics": {topic: snapshot_of(picture, topic) for topic in topics},
         "series": picture.point.series,
         "band": pictures.BAND_STEPS,
-        "short_below": pictures.SHORT_BELOW_STEPS,
+        "thresholds": [picture.rebalancing.below_steps, picture.rebalancing.above_steps],
     }

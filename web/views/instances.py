@@ -8,6 +8,7 @@ from django.views.decorators.http import require_safe
 
 from controlplane.fleet.observer import Observer, Picture
 from controlplane.fleet.picture import BAND_STEPS, InstanceRow, natural
+from controlplane.fleet.rebalancing_picture import thinks_of_row
 from controlplane.fleet.watch import fleet_watch
 from engine_pool.types import InstanceLoad, RequestLoad
 from web.views.frame import operators_only, render_page
@@ -56,6 +57,7 @@ def instance(request: HttpRequest, name: str) -> HttpResponse:
         "row": row,
         "side": side,
         "sentence": sentence(row),
+        "rebalancer": thinks_of_row(row, picture.rebalancing, picture.at_unix_s),
         "band": BAND_STEPS,
         "now_unix_s": picture.at_unix_s,
     }

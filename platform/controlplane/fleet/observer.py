@@ -14,7 +14,14 @@ from typing import Final
 
 from controlplane.fleet import charts, live_moves, parts, picture, tiles
 from controlplane.fleet.history import PoolHistory
+from controlplane.fleet.rebalancing_picture import (
+    RebalancingRow,
+    rebalancing_row,
+    strip_note,
+)
 from engine_pool.live_view import EVENTS_SHOWN, LiveView
+from engine_pool.policy.settings import PolicySettings
+from engine_pool.rebalancing_facts import RebalancingFacts
 from engine_pool.types import FleetSample, InstanceLoad, InstanceName
 
 logger = logging.getLogger(__name__)
@@ -41,6 +48,7 @@ class Picture:
     events: dict[str, picture.EventRow]
     moves: dict[str, live_moves.MoveRow]
     point: charts.ChartPoint
+    rebalancing: RebalancingRow
 
 
 class Observer:
@@ -51,11 +59,16 @@ class Observer:
         live: LiveView,
         *,
         desired: int,
+        policy: PolicySettings | None = None,
         latency: Callable[[float], tiles.Latency] = lambda now_s: tiles.Latency(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._live = live
         self._desired = desired
+        self.policy = policy or PolicySettings()
+        """The rules that this process dispatches by; the pool process has the same."""
+        self.rebalancing = RebalancingFacts()
+        """What the store said last; the owner looks every few seconds."""
         self._latency = latency
         self._clock = clock
         self._history = PoolHistory()
@@ -129,7 +142,11 @@ class Observer:
         rows = picture.in_order(
             {
                 str(name): picture.instance_row(
-                    status, loads.get(name), self._history.progress(name, now_unix_s), now_unix_s
+                    status,
+                    loads.get(name),
+                    self._history.progress(name, now_unix_s),
+                    now_unix_s,
+                    self.policy.dispatch.headroom,
                 )._replace(
                     moves_in=counts.moves_in(str(name)), moves_out=counts.moves_out(str(name))
                 )
@@ -146,6 +163,8 @@ class Observer:
         totals = tiles.totals_of(rows, rates, self._desired, now_unix_s)
         judged = parts.parts_of(self._now_probes(), rows, self._desired, now_unix_s)
         series = charts.series_names(rows)
+        rebalancing = rebalancing_row(self.rebalancing, self.policy.rebalance, now_unix_s)
+        note = strip_note(rebalancing)
         self._version += 1
         return Picture(
             version=self._version,
@@ -156,7 +175,7 @@ class Observer:
             totals=totals,
             tiles=tiles.tile_rows(totals, self._sparks),
             parts=judged,
-            strip=parts.strip_of(judged, rows, self._desired, now_unix_s),
+            strip=parts.strip_of(judged, rows, self._desired, now_unix_s, note),
             events=live_moves.merged_events(
                 picture.event_rows(list(self._live.events)),
                 live_moves.move_events(moves),
@@ -166,6 +185,7 @@ class Observer:
             point=charts.live_point(
                 rows, series, totals.output_tokens_per_s, totals.prompt_tokens_per_s, now_unix_s
             ),
+            rebalancing=rebalancing,
         )
 
     def _now_probes(self) -> parts.Probes:

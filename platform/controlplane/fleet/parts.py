@@ -73,16 +73,20 @@ def parts_of(
 
 
 def strip_of(
-    parts: tuple[Part, ...], rows: Mapping[str, InstanceRow], desired: int, now_unix_s: float
+    parts: tuple[Part, ...],
+    rows: Mapping[str, InstanceRow],
+    desired: int,
+    now_unix_s: float,
+    note: str = "",
 ) -> StripRow:
-    """Says in one line how the installation is."""
+    """Says in one line how the installation is. `note`: what to know while all is well."""
     away = [p for p in parts if p.answers is False]
     away.sort(key=lambda p: p.tone != "bad")
     fresh, oldest_unix_s = fresh_reports(rows, now_unix_s)
     engines = f"{fresh} of {max(desired, len(rows))} engines"
     if not away:
         headline = "All parts answer." if desired else "All parts answer. No instance is wanted."
-        return StripRow("ok", headline, None, "", 0, engines, oldest_unix_s)
+        return StripRow("ok", headline, None, note, 0, engines, oldest_unix_s)
     names = [p.name for p in parts if p.answers and p.key != "engines"]
     answering = ", ".join([*names, engines]) + " answer"
     worst = away[0]

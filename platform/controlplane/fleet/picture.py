@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from controlplane.fleet.captions import Tone, caption_of, caption_without_load
 from engine_pool.policy.freeness import Breakdown, breakdown
+from engine_pool.policy.settings import HeadroomRule
 from engine_pool.types import (
     FleetEvent,
     InstanceLoad,
@@ -102,8 +103,10 @@ def instance_row(
     load: InstanceLoad | None,
     progress: Progress | None,
     now_unix_s: float,
+    headroom: HeadroomRule | None = None,
 ) -> InstanceRow:
-    """Describes one instance. A report of an earlier incarnation does not count."""
+    """Describes one instance. A report of an earlier incarnation does not count. `headroom`: the
+    pool's; None: the default."""
     if load is not None and load.incarnation != status.incarnation:
         load = None
     if load is None or status.state in NOT_REPORTING:
@@ -116,7 +119,7 @@ def instance_row(
             freeness=None, running=None, waiting=None, step_ms=None,
             preemptions_per_min=None, caption=caption, tone=tone, restarts=status.restarts,
         )  # fmt: skip
-    usage = breakdown(load, status.state)
+    usage = breakdown(load, status.state, headroom)
     stuck_s = _stuck_s(status, load, progress, now_unix_s)
     preempted = progress.preemptions_per_min if progress else None
     caption, tone = caption_of(status, load, usage, stuck_s, preempted)

@@ -4,7 +4,7 @@ from django.contrib.auth.decorators import user_passes_test
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.fleet import api, api_moves, api_preflight, api_requests
+from controlplane.fleet import api, api_moves, api_preflight, api_rebalancing, api_requests
 from controlplane.fleet.permissions import IsOperator, is_operator
 
 _session = {
@@ -33,6 +33,9 @@ urlpatterns = [
         api_moves.CancelView.as_view(),
         name="api-migration-cancel",
     ),
+    path("rebalancing", api_rebalancing.RebalancingView.as_view(), name="api-rebalancing"),
+    path("rebalancing/pause", api_rebalancing.PauseView.as_view(), name="api-rebalancing-pause"),
+    path("rebalancing/resume", api_rebalancing.ResumeView.as_view(), name="api-rebalancing-resume"),
     path("schema/", SpectacularAPIView.as_view(**_session), name="api-schema"),
     path(
         "docs/",

@@ -15,9 +15,11 @@ from django.db import DatabaseError, close_old_connections, connection
 from controlplane.fleet import charts, parts
 from controlplane.fleet.latency import LatencyWindow, read_buckets
 from controlplane.fleet.observer import LOOK_EVERY_S, Observer
+from controlplane.fleet.rebalancing_metrics import RebalancerCollector
 from controlplane.gateway.metrics import TTFT_S
 from engine_pool import view
 from engine_pool.client import pool_client
+from engine_pool.rebalancing_facts import read_facts
 from engine_pool.served_model import DEFAULT_MODEL
 from engine_pool.types import FleetSample
 
@@ -93,6 +95,7 @@ class Watch:
         sample, beat = known.pool_sample_unix_s, known.worker_heartbeat_unix_s
         with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
             sample, beat = await self._signs_of_life()
+            await self._look_at_rebalancing()
         changed = database != known.database_answers
         self.observer.probes = parts.Probes(
             store_answers=known.store_answers,
@@ -114,6 +117,13 @@ class Watch:
         except ValueError:
             logger.error("%s is no time: %r", WORKER_HEARTBEAT_KEY, beat[:40])
             return sample, None
+
+    async def _look_at_rebalancing(self) -> None:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            try:
+                self.observer.rebalancing = await read_facts(self._store)
+            except ValueError as error:
+                logger.error("what the store says of rebalancing cannot be read: %s", error)
 
     async def _database_answers(self) -> bool:
         try:
@@ -138,5 +148,8 @@ def fleet_watch() -> Watch:
     config = client.config
     model = config.served_model_name or Path(config.model).name or DEFAULT_MODEL
     ttft = LatencyWindow(lambda: read_buckets(TTFT_S))
-    observer = Observer(client.view, desired=config.instances, latency=ttft.latency)
+    observer = Observer(
+        client.view, desired=config.instances, policy=config.policy, latency=ttft.latency
+    )
+    RebalancerCollector(lambda: observer.rebalancing, time.time)
     return Watch(observer, client.store, pool=config.pool, model=model)
