@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import redis
 
+from engine_pool import ledger
 from engine_pool.client import PoolClient
 from engine_pool.config import PoolConfig
 from engine_pool.prefix_map import MISSES_MAX
@@ -38,6 +39,12 @@ SYSTEM = list(range(1000, 2024))
 """The shared beginning: 1,024 tokens."""
 CACHED_TOKENS = 1024
 BLOCK_TOKENS = 16
+
+
+@pytest.fixture(autouse=True)
+def _entries_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No entry of the ledger goes because the machine is slow."""
+    monkeypatch.setattr(ledger, "LEDGER_LIFE_S", 60.0)
 
 
 def status(name: str, engine: EngineKind = EngineKind.VLLM) -> InstanceStatus:
