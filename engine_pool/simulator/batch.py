@@ -22,6 +22,7 @@ class Batch:
         "growth",
         "growth_by_rank",
         "members",
+        "ranks",
         "steps",
         "tokens",
     )
@@ -35,6 +36,8 @@ class Batch:
         self.members: dict[int, SimRequest] = {}
         self.growth = [0] * block_size_tokens
         """Blocks that the steps of each remainder need at their start."""
+        self.ranks = [0] * len(CLASSES)
+        """Members of each class."""
         self.growth_by_rank = [[0] * block_size_tokens for _ in CLASSES]
         self._finishes: list[tuple[int, int, SimRequest]] = []
 
@@ -49,6 +52,7 @@ class Batch:
         bucket = -r.offset % self._block_tokens
         self.growth[bucket] += 1
         self.growth_by_rank[r.rank][bucket] += 1
+        self.ranks[r.rank] += 1
         self.tokens += r.tokens
         self.members[r.index] = r
         heappush(self._finishes, (r.finish_step, r.index, r))
@@ -59,6 +63,7 @@ class Batch:
         bucket = -r.offset % self._block_tokens
         self.growth[bucket] -= 1
         self.growth_by_rank[r.rank][bucket] -= 1
+        self.ranks[r.rank] -= 1
         self.tokens -= r.tokens
         del self.members[r.index]
 

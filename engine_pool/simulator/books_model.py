@@ -161,9 +161,10 @@ class EngineBooks:
     def complete_steps(self, steps: int) -> None:
         """Completes so many steps and begins the one after them."""
         batch = self.batch
-        self._take_growth(batch.steps + 1, batch.steps + steps + 1)
-        batch.tokens += steps * len(batch.members)
+        first_step = batch.steps + 1
         batch.steps += steps
+        batch.tokens += steps * len(batch.members)
+        self._take_growth(first_step, first_step + steps)
 
     def end_step(self) -> None:
         """Completes a step; none begins."""
@@ -183,16 +184,25 @@ class EngineBooks:
         return steps
 
     def _take_growth(self, first_step: int, end_step: int) -> None:
-        size, s = self._block_tokens, self.standing
-        for rank, running in enumerate(s.running):
-            if not running:
+        """Gives out the blocks that these steps need at their starts. The simulator's innermost
+        loop."""
+        size, growth = self._block_tokens, self.batch.growth
+        blocks = 0
+        for step in range(first_step, end_step):
+            blocks += growth[step % size]
+        if not blocks:
+            return
+        s = self.standing
+        s.used_tokens += blocks * size
+        for rank, count in enumerate(self.batch.ranks):
+            if not count:
                 continue
-            growth, blocks = self.batch.growth_by_rank[rank], 0
-            for step in range(first_step, end_step):
-                blocks += growth[step % size]
-            if blocks:
+            if count == len(self.batch.members):
                 s.running_tokens[rank] += blocks * size
-                s.used_tokens += blocks * size
+                return
+            growth = self.batch.growth_by_rank[rank]
+            of_rank = sum([growth[step % size] for step in range(first_step, end_step)])
+            s.running_tokens[rank] += of_rank * size
 
     # Requests that leave the batch, or come back
 
