@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from engine_pool.policy.urgency import Occupant, Room, Seeker, is_helpless, preempted
 from engine_pool.ports import EngineRequest
 from engine_pool.turns import Turns
+from engine_pool.vllm_prompts import VllmPrompts
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -45,6 +46,7 @@ class VllmQueue:
         self._managers = scheduler.kv_cache_manager.coordinator.single_type_managers
         self._turns = turns
         self._clock = clock
+        self._prompts = VllmPrompts(core, self._rank_of)
         self._running: dict[str, Request] = {}
         """Of the last look, those that `turns` knows."""
 
@@ -69,14 +71,14 @@ class VllmQueue:
     def before_step(self) -> None:
         """Raises those who have waited too long and makes room for waiting requests of higher
         classes than running ones."""
-        if not self._scheduler.waiting:
-            return
-        self.look()
-        self._turns.age(self._clock())
-        self._settle()
-        for request_id in self._to_preempt():
-            self._preempt(self._running.pop(request_id))
-        self._settle()
+        if self._scheduler.waiting:
+            self.look()
+            self._turns.age(self._clock())
+            self._settle()
+            for request_id in self._to_preempt():
+                self._preempt(self._running.pop(request_id))
+            self._settle()
+        self._prompts.share(next(self._ready(), None))
 
     def look(self) -> None:
         """Sees who was admitted, whom vLLM has preempted, and whom a move has taken out."""
@@ -143,6 +145,9 @@ class VllmQueue:
         return preempted(
             self._seekers(batch), batch.occupants, self._room(), turns.class_preemptions_max
         )
+
+    def _rank_of(self, request_id: str) -> int:
+        return self._turns.counts_as(request_id) if request_id in self._turns else 0
 
     def _ready(self) -> "Iterator[Request]":
         """Yields the queued requests that vLLM would admit, in its order."""

@@ -155,3 +155,14 @@ def _gain(
         places += 1
         blocks += occupant.frees_blocks
     return gained if places >= 0 and blocks >= 0 else None
+
+
+def prompt_share_tokens(rank: int, prompts: Sequence[int], step_tokens: int) -> int:
+    """Returns the most tokens that one prompt gets of a step, so that the first of the queue, of
+    that rank, gets its share; 0: no limit, for no prompt of a lower class is being computed.
+
+    `prompts`: ranks of the running requests whose prompts are being computed.
+    """
+    if all(other <= rank for other in prompts):
+        return 0
+    return max(1, step_tokens // (len(prompts) + 1))

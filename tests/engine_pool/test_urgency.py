@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_pool.policy.urgency import Occupant, Room, Seeker, Turn, Waiting, preempted, raised
+from engine_pool.policy.urgency import (
+    Occupant,
+    Room,
+    Seeker,
+    Turn,
+    Waiting,
+    preempted,
+    prompt_share_tokens,
+    raised,
+)
 
 HIGH, NORMAL, LOW = 0, 1, 2
 AGEING_S = 100.0
@@ -214,3 +223,17 @@ def test_whoever_makes_room_is_lower_than_somebody_who_gets_in(queue, batch, roo
 def test_the_order_of_the_batch_does_not_matter(queue, batch, room):
     distinct = list({o.came: o for o in batch}.values())
     assert preempted(queue, distinct, room, 3) == preempted(queue, distinct[::-1], room, 3)
+
+
+@pytest.mark.parametrize(
+    ("rank", "prompts", "tokens"),
+    [
+        pytest.param(HIGH, [], 0, id="no prompt"),
+        pytest.param(NORMAL, [NORMAL, HIGH], 0, id="none of a lower class"),
+        pytest.param(HIGH, [LOW], 512, id="half each"),
+        pytest.param(NORMAL, [LOW, HIGH, LOW], 256, id="a share for each"),
+        pytest.param(HIGH, [LOW] * 2000, 1, id="never nothing"),
+    ],
+)
+def test_prompts_leave_a_share_to_a_higher_class_that_waits(rank, prompts, tokens):
+    assert prompt_share_tokens(rank, prompts, 1024) == tokens

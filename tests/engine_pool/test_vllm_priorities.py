@@ -191,6 +191,32 @@ def test_a_high_request_gets_memory_that_lower_ones_hold(kind):
     assert all(kind.answers[name].finish_reason == "length" for name in (*lows, high))
 
 
+@pytest.fixture
+def short_steps(kind) -> Iterator[None]:
+    """Steps of 128 tokens: prompts are computed in chunks."""
+    scheduler = kind.engines[0]._scheduler
+    usual, scheduler.max_num_scheduled_tokens = scheduler.max_num_scheduled_tokens, 128
+    yield
+    scheduler.max_num_scheduled_tokens = usual
+
+
+def test_a_long_prompt_of_a_lower_class_does_not_hold_a_high_request_up(kind, short_steps):
+    long = of("t", 1500, priority=LOW, max_tokens=5)
+    [undisturbed] = run_unmoved(kind, long)
+    low = kind.add(of("t", 1500, priority=LOW, max_tokens=5))
+    kind.step(0)
+    high = kind.add(of("t", 60, seed=2, priority=HIGH, arrival_s=9))
+    larger = kind.add(of("t", 700, seed=3, priority=HIGH, arrival_s=10))
+    for _ in range(2):  # its token may be in flight still
+        kind.step(0)
+    assert kind.answers[high].tokens
+    kind.until(larger, 1)
+    assert not kind.answers[low].tokens
+    kind.finish()
+    assert kind.answers[low].tokens == undisturbed.tokens
+    assert kind.engines[0]._scheduler.scheduler_config.long_prefill_token_threshold == 0
+
+
 def test_nobody_is_preempted_where_that_would_not_help(pair):
     big = pair.add(of("t", 1900, priority=HIGH, max_tokens=90))
     others = [
