@@ -43,56 +43,16 @@ from benchmarks.rebalance_figures import (
 )
 from benchmarks.rebalance_load import bytes_per_kv_token, play
 from benchmarks.rebalance_pool import Pool, Sizes, started
+from benchmarks.rebalance_trace import EXCERPT, Scale, arrivals_of
 from benchmarks.servers import MODEL_DIR
-from engine_pool.simulator.sim_request import Arrival
 from engine_pool.simulator.trace import TraceError, TraceRow, read_trace
-from engine_pool.simulator.workload import replay
 from engine_pool.types import PriorityClass
 
-EXCERPT: Final = Path(__file__).parent / "data" / "azure_llm_2023_conv_excerpt.csv"
 GIB: Final = 1024**3
 LEAST_GIB: Final = 0.01
 """The least that FERRY_KV_CACHE_GIB takes."""
-LEAST_PROMPT_TOKENS: Final = 8
-LEAST_OUTPUT_TOKENS: Final = 4
 WARM_UP_REQUESTS: Final = 6
 OFF, ON, CLASSES = "off", "on", "classes"
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How the trace is made to fit this machine."""
-
-    requests: int
-    """Of one round."""
-    rate_per_s: float
-    prompt_factor: float
-    output_factor: float
-    max_model_len: int
-    high_share: float
-
-
-def arrivals_of(rows: Sequence[TraceRow], number: int, scale: Scale) -> list[Arrival]:
-    """Returns round `number`'s requests: a part of the trace of its own, as long as it lasts."""
-    count = min(scale.requests, len(rows))
-    first = number * count % (len(rows) - count + 1)
-    longest_output = scale.max_model_len // 2
-    part = [
-        replace(
-            row,
-            prompt_tokens=max(LEAST_PROMPT_TOKENS, round(row.prompt_tokens * scale.prompt_factor)),
-            output_tokens=max(LEAST_OUTPUT_TOKENS, round(row.output_tokens * scale.output_factor)),
-        )
-        for row in rows[first : first + count]
-    ]
-    return replay(
-        part,
-        rate_per_s=scale.rate_per_s,
-        input_cap_tokens=scale.max_model_len - longest_output - 1,
-        output_cap_tokens=longest_output,
-        high_share=scale.high_share,
-        seed=number + 1,
-    )
 
 
 @dataclass

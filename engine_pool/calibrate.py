@@ -19,8 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine_pool.calibration import QUICK, Bench, CalibrationError, Effort, Room
+from engine_pool.calibration import Bench, CalibrationError
 from engine_pool.calibration_copies import copies_to_another
+from engine_pool.calibration_sizes import QUICK, Effort, Room
 from engine_pool.config import PoolConfig
 from engine_pool.engine_spec import EngineSpec
 from engine_pool.errors import ConfigError, EngineFailed
@@ -89,6 +90,7 @@ def _measure(
     )
     bench = Bench(engine, engine.moves.probe, room, effort, tell=_say)
     steps, fits = fit_steps(bench.prefills(), bench.decodes())
+    mixed_ratio = bench.mixed_ratio(steps)
     copies: CopyCosts | None = None
     slowdown: float | None = None
     if with_copies:
@@ -101,6 +103,7 @@ def _measure(
         steps=steps,
         copies=copies,
         copy_slowdown=slowdown,
+        mixed_step_ratio=mixed_ratio,
         engine=EngineFacts(**asdict(room)),
         machine=MachineFacts(
             cores=os.cpu_count() or 1,
@@ -122,6 +125,8 @@ def readable(costs: MeasuredCosts, path: Path) -> list[str]:
     lines += [
         f"a prompt of 512 tokens {steps.prefill_ms([512]):.0f} ms, a step of 8 sequences with 4096 "
         f"tokens {steps.decode_ms(8, 4096):.1f} ms",
+        "a prefill beside a decode step against one after the other: "
+        + ("not measured" if costs.mixed_step_ratio is None else f"{costs.mixed_step_ratio:.2f}"),
         f"written to {path}; a scenario for it begins with:",
         "",
         "[pool]",

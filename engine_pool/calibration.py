@@ -1,4 +1,4 @@
-"""Measures what an engine's steps take: which sizes, in which order, and what counts.
+"""Measures what an engine's steps take; calibration_sizes.py says of which sizes.
 
 Times are medians over several tries; each size runs once before it counts. Nothing else may use the
 engine's cores meanwhile, and no prefix cache helps: each request has a salt of its own.
@@ -7,25 +7,26 @@ engine's cores meanwhile, and no prefix cache helps: each request has a salt of 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Final, Protocol
 
+from engine_pool.calibration_sizes import (
+    DECODE_STEPS,
+    SETTLE_STEPS,
+    Effort,
+    Room,
+    batch_sizes,
+    prompt_sizes,
+)
 from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
+from engine_pool.simulator.costs import StepCosts
 from engine_pool.simulator.fitting import DecodePoint, PrefillPoint
 from engine_pool.types import RequestId
 
-PROMPT_LENGTHS: Final = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
-"""Tokens of single prompts."""
-PROMPT_GROUPS: Final = ((16, 8), (64, 4), (256, 2), (256, 4), (512, 2), (512, 4))
-"""Tokens and number of prompts that come together."""
-CONTEXTS: Final = (16, 256, 1024, 4096)
-"""Prompt tokens of the sequences that decode together."""
-BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
-DECODE_STEPS: Final = 16
-"""Of each point; the median of so many is good to a few percent on quiet cores."""
-SETTLE_STEPS: Final = 3
-"""After new sequences have come: caches and buffers grow in the first ones."""
+MIXED_SEQUENCES: Final = 8
+MIXED_CONTEXT: Final = 64
+MIXED_PROMPTS: Final = (64, 256, 512)
+"""Tokens of the prompts that are computed beside a batch that decodes."""
 STEPS_MAX: Final = 10_000
 """A prefill that takes more steps does not get on."""
 
@@ -52,58 +53,6 @@ Tell = Callable[[str], None]
 
 class CalibrationError(RuntimeError):
     """An engine that cannot be measured; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is measured."""
-
-    tries: int = 3
-    longest_s: float = 4.0
-    """A size that takes longer is not repeated, and no larger one is measured."""
-    decode_prefill_tokens: int = 8192
-    """Most prompt tokens that are computed to get one context's batches."""
-
-
-QUICK: Final = Effort(tries=1, longest_s=1.5, decode_prefill_tokens=2048)
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What the engine takes."""
-
-    max_model_len: int
-    capacity_tokens: int
-    block_size_tokens: int
-    max_running: int
-
-    def holds(self, sequences: int, tokens: int) -> bool:
-        """Says whether so many sequences of so many tokens fit beside each other."""
-        blocks = -(-tokens // self.block_size_tokens)
-        # One block stays free: an engine that is full to the last one is not what is measured.
-        fits = sequences * blocks < self.capacity_tokens // self.block_size_tokens
-        return fits and sequences <= self.max_running and tokens <= self.max_model_len
-
-
-def prompt_sizes(room: Room) -> list[tuple[int, ...]]:
-    """Returns the prompts of each prefill, shortest work first."""
-    sizes = [(n,) for n in PROMPT_LENGTHS] + [(n,) * k for n, k in PROMPT_GROUPS]
-    fitting = [s for s in sizes if room.holds(len(s), s[0] + 1)]
-    return sorted(fitting, key=lambda s: (sum(s), len(s)))
-
-
-def batch_sizes(room: Room, effort: Effort) -> dict[int, list[int]]:
-    """Returns the batches of each context, ascending."""
-    longest = (len(BATCHES) + 1) * (DECODE_STEPS + SETTLE_STEPS)
-    grid = {
-        c: [
-            b
-            for b in BATCHES
-            if room.holds(b, c + longest) and b * c <= effort.decode_prefill_tokens
-        ]
-        for c in CONTEXTS
-    }
-    return {c: batches for c, batches in grid.items() if batches}
 
 
 class Bench:
@@ -149,6 +98,32 @@ class Bench:
             for context, batches in batch_sizes(self._room, self._effort).items()
             for point in self._decodes(context, batches)
         ]
+
+    def mixed_ratio(self, costs: StepCosts) -> float | None:
+        """Returns what a step takes that computes a prompt beside a batch that decodes, against
+        prefill and decode step one after the other by `costs`; the median over several prompts.
+        None when no such step fits. Raises: CalibrationError."""
+        room, ratios = self._room, []
+        longest = MIXED_CONTEXT + len(MIXED_PROMPTS) * self._effort.tries + SETTLE_STEPS + 1
+        batch_size = min(MIXED_SEQUENCES, room.max_running - 1)
+        if batch_size < 1 or not room.holds(batch_size, longest):
+            return None
+        batch = self._begin(batch_size, MIXED_CONTEXT)
+        free = room.capacity_tokens - room.blocks_of(batch_size, longest) * room.block_size_tokens
+        for prompt in (n for n in MIXED_PROMPTS if n < min(free, room.max_model_len)):
+            for _ in range(self._effort.tries):
+                parts_ms = costs.prefill_ms([prompt]) + costs.decode_ms(
+                    batch_size, sum(batch.values())
+                )
+                one = self._probe(f"calibration-{next(self._numbers)}", prompt, 1)
+                self._engine.add(one)
+                began_s = self._clock()
+                got = self._count(batch)
+                took_ms = (self._clock() - began_s) * 1000
+                if one.request_id in got and len(got) == batch_size + 1:
+                    ratios.append(took_ms / parts_ms)
+        self._end(batch)
+        return statistics.median(ratios) if ratios else None
 
     def slowdown(self, sequences: int, context: int, busy: "Busy") -> float:
         """Returns how much longer decode steps take while `busy` is, as a share, at least 0."""
@@ -241,7 +216,8 @@ class Bench:
         """Steps once, counts the tokens, returns who got one."""
         outputs = self._step()
         for o in outputs:
-            batch[o.request_id] += len(o.token_ids)
+            if o.request_id in batch:
+                batch[o.request_id] += len(o.token_ids)
         return {o.request_id for o in outputs}
 
     def _step(self) -> list[StepOutput]:

@@ -88,6 +88,9 @@ class MeasuredCosts:
     """Date and time, UTC, ISO 8601."""
     fits: Mapping[str, FitFacts]
     """By what was fitted: prefill, decode, copies."""
+    mixed_step_ratio: float | None = None
+    """What a step takes that computes a prompt beside a decoding batch, against prefill and decode
+    step one after the other by the fit; None: not measured. The simulator computes the latter."""
 
     def scenario_section(self) -> dict[str, float]:
         """Returns the fields of a scenario's section [costs] that were measured."""
@@ -125,18 +128,19 @@ def read_costs(path: Path) -> MeasuredCosts:
 
 def _costs(found: Mapping[str, object]) -> MeasuredCosts:
     known = {"format", *(f.name for f in fields(MeasuredCosts))}
-    _check_names(found, known, known, "")
+    _check_names(found, known, known - {"mixed_step_ratio"}, "")
     if found["format"] != FORMAT:
         raise CostFileError(f"format: {FORMAT} is expected, got {found['format']!r}")
     measured_at = found["measured_at"]
     if not isinstance(measured_at, str):
         raise CostFileError(f"measured_at: a text is expected, got {measured_at!r}")
-    copies, slowdown = found["copies"], found["copy_slowdown"]
+    copies = found["copies"]
     fits = _table(found["fits"], "fits")
     return MeasuredCosts(
         steps=_read(StepCosts, found["steps"], "steps"),
         copies=None if copies is None else _read(CopyCosts, copies, "copies"),
-        copy_slowdown=None if slowdown is None else _number(slowdown, "copy_slowdown"),
+        copy_slowdown=_number_or_none(found, "copy_slowdown"),
+        mixed_step_ratio=_number_or_none(found, "mixed_step_ratio"),
         engine=_read(EngineFacts, found["engine"], "engine"),
         machine=_read(MachineFacts, found["machine"], "machine"),
         measured_at=measured_at,
@@ -182,6 +186,10 @@ def _value(kind: object, found: object, where: str) -> object:
         expected = f"a whole number of at least {least}"
         raise CostFileError(f"{where}: {expected} is expected, got {found!r}")
     return int(number)
+
+
+def _number_or_none(table: Mapping[str, object], name: str) -> float | None:
+    return None if table.get(name) is None else _number(table[name], name)
 
 
 def _number(found: object, where: str) -> float:

@@ -193,6 +193,7 @@ class Scenario:
             full_blocks=costs.copy_full_blocks,
             ms_per_token=costs.copy_ms_per_token,
             time_scale=costs.time_scale,
+            block_size_tokens=self.pool.block_size_tokens,
         )
 
     def stage_limits(self) -> StageLimits:

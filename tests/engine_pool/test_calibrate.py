@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine_pool.calibrate import main
-from engine_pool.calibration import (
-    QUICK,
-    Bench,
-    CalibrationError,
-    Effort,
-    Room,
-    batch_sizes,
-    prompt_sizes,
-)
+from engine_pool.calibration import Bench, CalibrationError
+from engine_pool.calibration_sizes import QUICK, Effort, Room, batch_sizes, prompt_sizes
 from engine_pool.ports import EngineRequest, StepOutput
 from engine_pool.simulator.cost_file import read_costs
 from engine_pool.simulator.costs import StepCosts
@@ -35,6 +28,8 @@ class KnownEngine:
         self.now_s = 0.0
         self.longest_batch = 0
         self.slowdown = 0.0
+        self.is_mixing = False
+        """Prompts and decodes go together, each at its own cost."""
         self._step_tokens = step_tokens
         self._new: list[tuple[EngineRequest, int]] = []
         self._running: dict[RequestId, list[int]] = {}
@@ -61,7 +56,10 @@ class KnownEngine:
 
     def step(self) -> list[StepOutput]:
         self.longest_batch = max(self.longest_batch, len(self._running))
-        return self._prefill() if self._new else self._decode()
+        if not self.is_mixing:
+            return self._prefill() if self._new else self._decode()
+        running = list(self._running)
+        return [o for o in self._decode() if o.request_id in running] + self._prefill()
 
     def _prefill(self) -> list[StepOutput]:
         left, done, parts = self._step_tokens, [], []
@@ -131,6 +129,14 @@ def test_steps_beside_other_work_are_compared_with_quiet_ones():
             engine.slowdown = 0.0
 
     assert bench(engine, Effort()).slowdown(4, 256, Beside()) == pytest.approx(0.25, rel=0.02)
+
+
+def test_steps_with_a_prefill_are_compared_with_both_alone():
+    engine = KnownEngine()
+    engine.is_mixing = True
+    assert bench(engine, Effort()).mixed_ratio(COSTS) == pytest.approx(1.0, rel=0.01)
+    assert not engine.has_work()
+    assert bench(KnownEngine(), Effort()).mixed_ratio(COSTS) is None, "it never mixes"
 
 
 def test_an_engine_that_gets_stuck_is_an_error():
