@@ -25,6 +25,8 @@ from engine_pool.policy.settings import DispatchRule, QueueRule
 from engine_pool.policy.standing import CLASSES, Standing
 from engine_pool.types import InstanceName, PriorityClass, RequestId
 
+IN_HEADROOM = "in the headroom of a higher class, since the freest other has no room; "
+
 
 @dataclass(frozen=True, slots=True)
 class RequestDemand:
@@ -126,7 +128,7 @@ def choose(
     if rule.is_elastic and best[1].left_tokens < request.demand_tokens:
         raw = _freest(candidates, request, rank, rule, with_headroom=False)
         if raw[1].left_tokens >= request.demand_tokens:
-            best, how = raw, "in the headroom of a higher class, since no other has room; "
+            best, how = raw, IN_HEADROOM
     return choice(best[0], best[1], len(candidates), how)
 
 

@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 
 from engine_pool.policy.dispatch import (
+    IN_HEADROOM,
     Choice,
     Refusal,
     RequestDemand,
@@ -174,7 +175,7 @@ class Ranking:
         if rule.is_elastic and best[1].left_tokens < request.demand_tokens:
             raw = self._freest(self._raw[rank], request)
             if raw[1].left_tokens >= request.demand_tokens:
-                best, how = raw, "in the headroom of a higher class, since no other has room; "
+                best, how = raw, IN_HEADROOM
         return choice(best[0], best[1], len(self._standings), how)
 
     def _raw_order(self, rank: int) -> _Order:

@@ -49,6 +49,29 @@ def test_each_high_request_carries_its_share_of_the_headroom():
     assert usage.headroom_tokens == {HIGH: 1000, LOW: 0}
 
 
+def test_each_class_has_a_headroom_of_its_own():
+    batch = (
+        running(160, HIGH, "a"),
+        running(160, HIGH, "b"),
+        running(320, NORMAL, "c"),
+        running(16, LOW, "d"),
+    )
+    usage = virtual_usage(load(batch=batch), rule=HeadroomRule({HIGH: 600, NORMAL: 1200}))
+    assert usage.running_tokens == {"a": 660, "b": 660, "c": 720, "d": 16}
+    assert usage.headroom_tokens == {HIGH: 1000, NORMAL: 400, LOW: 0}
+    assert usage.total_tokens == 656 + 1000 + 400
+
+
+def test_a_target_load_over_the_capacity_is_no_headroom():
+    usage = virtual_usage(load(batch=(running(160, HIGH),)), rule=HeadroomRule({HIGH: 2000}))
+    assert usage.total_tokens == 160
+
+
+def test_a_queued_high_request_brings_no_headroom_until_it_runs():
+    usage = virtual_usage(load(batch=(running(160),), queue=(waiting(320, HIGH),)), rule=RULE)
+    assert usage.total_tokens == 480
+
+
 def test_memory_that_requests_share_counts_once():
     batch = (running(160, NORMAL, "a"), running(160, NORMAL, "b"))
     assert virtual_usage(load(batch=batch, used=240)).total_tokens == 240
