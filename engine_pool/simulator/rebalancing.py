@@ -13,7 +13,7 @@ from engine_pool.policy.shifted import sums_with, sums_without
 from engine_pool.policy.standing import Standing
 from engine_pool.simulator.books_model import Candidate
 from engine_pool.simulator.instance_model import Instance
-from engine_pool.simulator.migration_model import Move
+from engine_pool.simulator.move_record import Move
 from engine_pool.types import InstanceName
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine_pool.simulator.metrics import Sample, mean, percentile
-from engine_pool.simulator.migration_model import Move
+from engine_pool.simulator.move_record import Move
 from engine_pool.simulator.sim_request import SimRequest
 
 Numbers = dict[str, float | None]
@@ -66,6 +66,7 @@ def request_numbers(requests: Sequence[SimRequest]) -> Numbers:
         "preempted_share": mean([float(r.preemptions > 0) for r in requests]),
         "preemption_loss_mean_ms": mean([r.lost_s * 1000 for r in requests]),
         "requests_moved": sum(r.moves > 0 for r in requests),
+        "move_downtime_mean_ms": mean([1000 * t for r in requests for t in r.downtimes_s]),
     }
 
 

@@ -10,7 +10,7 @@ Rows without an answer (0 output tokens: BurstGPT's failed requests) are left ou
 
 import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,7 +85,7 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[TraceRow]:
             yield TraceRow(at_s, prompt, output)
 
 
-def _columns(path: Path, names: tuple[str, ...] | list[str] | tuple[()]) -> _Columns:
+def _columns(path: Path, names: Sequence[str]) -> _Columns:
     for columns in (_AZURE, _BURST_GPT):
         if {columns.time, columns.prompt, columns.output} <= set(names):
             return columns

@@ -22,7 +22,8 @@ from engine_pool.simulator.engine_model import Engine
 from engine_pool.simulator.gateway_queue import GatewayQueue
 from engine_pool.simulator.instance_model import Instance
 from engine_pool.simulator.metrics import SAMPLES, Sample, Series, look
-from engine_pool.simulator.migration_model import FINISHED, PREEMPTED, Move, Mover
+from engine_pool.simulator.migration_model import FINISHED, PREEMPTED, Mover
+from engine_pool.simulator.move_record import Move
 from engine_pool.simulator.rebalancing import Rebalancer
 from engine_pool.simulator.scaling_model import Scaler
 from engine_pool.simulator.scenario import Scenario
