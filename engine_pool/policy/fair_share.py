@@ -105,6 +105,7 @@ class FairShare:
         some, if it was not its tenant's first."""
         claim = self._claims[request_id]
         known = self._tenants[claim.priority_class][claim.tenant]
+        is_first = next(iter(known.waiting)) == request_id
         del known.waiting[request_id]
         known.admitted += 1
         begun = max(claim.arrived, known.finish)
@@ -113,7 +114,7 @@ class FairShare:
         self._admissions += 1
         if self._admissions % SWEEP_EVERY == 0:
             self._sweep()
-        return tuple(known.chain())
+        return () if is_first else tuple(known.chain())
 
     def end(self, request_id: str, used_tokens: float) -> tuple[str, ...]:
         """Forgets a request and corrects its tenant's tag to what it has used; one that was never
