@@ -43,6 +43,8 @@ GOAL_COUNT: Final = 1000
 DISPATCH_GOAL_US: Final = 50.0
 PAIRING_GOAL_MS: Final = 5.0
 RUN_GOAL_S: Final = 30.0
+LINEAR_EVERY: Final = 20
+"""Requests for which the plain choice is measured, too: it takes milliseconds."""
 CANDIDATES: Final = 60
 MIXES: Final = {"S-S": 36.0, "M-M": 7.3, "L-L": 2.7}
 """Requests a second of the whole pool at each mix's knee, steps as long as the paper's."""
@@ -92,7 +94,7 @@ def dispatch(count: int, rounds: int, requests: int) -> dict[str, Figures]:
             ranking.put(pool[name])
         for n in range(requests):
             request = pools.request(n, instances, random)
-            if n % 20 == 0:
+            if n % LINEAR_EVERY == 0:
                 standings = list(pool.values())
                 linear_s.append(timed(partial(choose, standings, request, rule)))
             began_s = time.thread_time()
@@ -215,10 +217,10 @@ def main(arguments: list[str] | None = None) -> int:
     # What the benchmark itself holds would be walked again and again by the collector.
     gc.freeze()
     for count in COUNTS:
-        rounds, requests = max(1, 10 // share), 1000 // share
+        rounds, requests = max(1, 5 // share), 400 // share
         measured = {
             **dispatch(count, rounds, requests),
-            **pairing(count, rounds=max(3, 100 // share)),
+            **pairing(count, rounds=max(4, 40 // share)),
         }
         for name, figures in measured.items():
             by_count.setdefault(name, {})[str(count)] = figures

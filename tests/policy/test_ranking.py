@@ -27,7 +27,7 @@ def sent_there(s: Standing, request: RequestDemand) -> Standing:
     return after
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(pools(max_size=10), demands(), dispatch_rules())
 def test_a_ranking_chooses_as_a_look_at_everybody_does(pool, request, rule):
     ranking = Ranking(rule)
@@ -41,7 +41,7 @@ puts = st.sampled_from(NAMES).flatmap(one_standing)
 removals = st.sampled_from(NAMES)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data(), dispatch_rules())
 def test_it_does_so_after_any_changes(data, rule):
     """Each chosen instance gets the request into its queue, as the ledger does."""
@@ -62,7 +62,7 @@ def test_it_does_so_after_any_changes(data, rule):
     assert len(ranking) == sum(s.is_open for s in pool.values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data(), st.lists(demands(), max_size=12), dispatch_rules())
 def test_an_owner_may_change_a_standing_and_put_it_again(data, requests, rule):
     pool = data.draw(pools(min_size=1))
@@ -82,7 +82,7 @@ def test_an_owner_may_change_a_standing_and_put_it_again(data, requests, rule):
         ranking.put(closed)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.integers(1, 9), st.lists(demands(), min_size=1, max_size=40), dispatch_rules())
 def test_ties_are_broken_alike(count, requests, rule):
     pool = [standing(f"i-{n:02d}", capacity=(1600, 16_000)[n % 2]) for n in range(count)]
