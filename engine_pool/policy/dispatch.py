@@ -90,14 +90,15 @@ def score(s: Standing, rank: int, rule: DispatchRule, *, with_headroom: bool = T
         queued_tokens = s.head_tokens if queued else 0
     left = holds_tokens(s, rule) - s.used_tokens - queued_tokens
     if with_headroom and rule.packs_classes:
-        left -= _headroom_above(s, rank, rule)
+        left -= headroom_above(s, rank, rule)
     requests = sum(s.running) + queued
     if left < 0:
         return Score(float(left), left, requests)
     return Score(left / requests if requests else math.inf, left, requests)
 
 
-def _headroom_above(s: Standing, rank: int, rule: DispatchRule) -> int:
+def headroom_above(s: Standing, rank: int, rule: DispatchRule) -> int:
+    """Returns what the higher classes that an instance serves want to keep free of this one."""
     headroom = 0
     for higher in range(rank):
         if s.hosts(higher):

@@ -17,6 +17,7 @@ from engine_pool.policy.dispatch import (
     choice,
     first_of,
     fits,
+    headroom_above,
     packed_tokens,
     prefer_cached,
     prefer_host,
@@ -25,23 +26,27 @@ from engine_pool.policy.dispatch import (
 )
 from engine_pool.policy.settings import DispatchRule
 from engine_pool.policy.standing import CLASSES, Standing
-from engine_pool.types import InstanceName
+from engine_pool.types import InstanceName, PriorityClass
 
 _Place = tuple[float, int, InstanceName]
 
 
 class _Order:
-    """Open instances by score, for one class, with or without the headroom of higher classes."""
+    """Open instances by score, for one class. `is_lending`: only those that keep headroom of higher
+    classes free, as if they did not."""
 
-    def __init__(self, rank: int, rule: DispatchRule, *, with_headroom: bool) -> None:
+    def __init__(self, rank: int, rule: DispatchRule, *, is_lending: bool = False) -> None:
         self._rank = rank
         self._rule = rule
-        self._with_headroom = with_headroom
+        self._is_lending = is_lending
         self._places: list[_Place] = []
         self._scores: dict[InstanceName, tuple[_Place, Score]] = {}
 
     def put(self, s: Standing) -> None:
-        found = score(s, self._rank, self._rule, with_headroom=self._with_headroom)
+        if self._is_lending and not headroom_above(s, self._rank, self._rule):
+            self.remove(s.instance)
+            return
+        found = score(s, self._rank, self._rule, with_headroom=not self._is_lending)
         place = (found.order_steps, found.left_tokens, s.instance)
         known = self._scores.get(s.instance)
         self._scores[s.instance] = place, found
@@ -60,8 +65,10 @@ class _Order:
     def score_of(self, instance: InstanceName) -> Score:
         return self._scores[instance][1]
 
-    def best(self, request: RequestDemand, fits: Callable[[InstanceName], bool]) -> InstanceName:
-        """Returns the freest that fits; one of them must."""
+    def best(
+        self, request: RequestDemand, fits: Callable[[InstanceName], bool]
+    ) -> InstanceName | None:
+        """Returns the freest that fits."""
         end = len(self._places)
         while end:
             steps, left, _ = self._places[end - 1]
@@ -72,7 +79,7 @@ class _Order:
                 if fits(instance):
                     return instance
             end = begin
-        raise AssertionError("the largest instance holds it, as was checked before")
+        return None
 
 
 class _Hosts:
@@ -121,15 +128,23 @@ class Ranking:
         self._standings: dict[InstanceName, Standing] = {}
         self._capacities: list[int] = []
         ranks = range(len(CLASSES))
-        self._orders = [_Order(rank, rule, with_headroom=True) for rank in ranks]
-        self._raw = [self._raw_order(rank) for rank in ranks]
+        self._orders = [_Order(rank, rule) for rank in ranks]
+        # Kept only where a higher class can have headroom that may be lent.
+        self._lenders = {
+            rank: _Order(rank, rule, is_lending=True)
+            for rank in ranks
+            if rule.packs_classes and rule.is_elastic and self._has_headroom(CLASSES[:rank])
+        }
         self._hosts: dict[int, _Hosts] = {}
         if rule.packs_classes:
             for priority_class, target_tokens in rule.headroom.target_load_tokens.items():
                 rank = priority_class.rank
                 self._hosts[rank] = _Hosts(rank, rule, target_tokens)
-        distinct = {id(order): order for order in (*self._orders, *self._raw)}
-        self._kept: tuple[_Order | _Hosts, ...] = (*distinct.values(), *self._hosts.values())
+        self._kept: tuple[_Order | _Hosts, ...] = (
+            *self._orders,
+            *self._lenders.values(),
+            *self._hosts.values(),
+        )
 
     def __len__(self) -> int:
         return len(self._standings)
@@ -172,19 +187,21 @@ class Ranking:
         if found is not None:
             return found
         best, how = self._freest(self._orders[rank], request), ""
-        if rule.is_elastic and best[1].left_tokens < request.demand_tokens:
-            raw = self._freest(self._raw[rank], request)
-            if raw[1].left_tokens >= request.demand_tokens:
-                best, how = raw, IN_HEADROOM
+        assert best is not None, "the largest instance holds it, as was checked before"
+        lenders = self._lenders.get(rank)
+        if lenders is not None and best[1].left_tokens < request.demand_tokens:
+            lender = self._freest(lenders, request)
+            # Freer than the others, too: `dispatch.choose` looks at all of them together.
+            if (
+                lender is not None
+                and lender[1].left_tokens >= request.demand_tokens
+                and lender[1].key > best[1].key
+            ):
+                best, how = lender, IN_HEADROOM
         return choice(best[0], best[1], len(self._standings), how)
 
-    def _raw_order(self, rank: int) -> _Order:
-        """Without headroom the order is another one only where a higher class wants some."""
-        targets = self._rule.headroom.target_load_tokens
-        has_headroom_above = any(c in targets for c in CLASSES[:rank])
-        if has_headroom_above and self._rule.packs_classes and self._rule.is_elastic:
-            return _Order(rank, self._rule, with_headroom=False)
-        return self._orders[rank]
+    def _has_headroom(self, classes: Iterable[PriorityClass]) -> bool:
+        return any(c in self._rule.headroom.target_load_tokens for c in classes)
 
     def _packed(self, request: RequestDemand) -> Choice | None:
         hosts = self._hosts.get(request.priority_class.rank)
@@ -196,8 +213,10 @@ class Ranking:
                 return found
         return None
 
-    def _freest(self, order: _Order, request: RequestDemand) -> tuple[Standing, Score]:
+    def _freest(self, order: _Order, request: RequestDemand) -> tuple[Standing, Score] | None:
         instance = order.best(request, lambda i: fits(self._standings[i], request, self._rule))
+        if instance is None:
+            return None
         return self._standings[instance], order.score_of(instance)
 
     def _fit(self, some: Iterable[Standing], request: RequestDemand) -> Iterator[Standing]:
