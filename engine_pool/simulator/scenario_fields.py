@@ -1,6 +1,7 @@
 """Reads the sections of a scenario: every key has a check, and a complaint says which value of
 which key is not as expected. Knows nothing of simulations."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
@@ -34,8 +35,7 @@ def number(least: float, most: float | None = None, *, is_exclusive: bool = Fals
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _Bad(expected)
         is_low = value <= least if is_exclusive else value < least
-        # Not-a-number is not in any range.
-        if is_low or value != value or (most is not None and value > most):
+        if is_low or not math.isfinite(value) or (most is not None and value > most):
             raise _Bad(expected)
         return float(value)
 

@@ -136,7 +136,7 @@ class ScalingSection:
     max_instances: int = setting(_SCALING.max_instances, whole(1, 4096))
     low_steps: float = setting(_SCALING.low_steps, number(0))
     high_steps: float = setting(_SCALING.high_steps, number(0))
-    check_interval_s: float = setting(_SCALING.check_interval_s, number(0, is_exclusive=True))
+    check_interval_s: float = setting(_SCALING.check_interval_s, number(0.01))
     grow_after_s: float = setting(_SCALING.grow_after_s, number(0))
     shrink_after_s: float = setting(_SCALING.shrink_after_s, number(0))
     start_delay_s: float = setting(20.0, number(0))

@@ -44,6 +44,9 @@ SCENARIOS = Path(__file__).parents[2] / "scenarios"
             {"workload": {"rate_per_s": float("nan")}}, "workload.rate_per_s", "got nan", id="nan"
         ),
         pytest.param(
+            {"workload": {"rate_per_s": float("inf")}}, "workload.rate_per_s", "got inf", id="inf"
+        ),
+        pytest.param(
             {"workload": {"input": "XL"}}, "workload.input", '"S" or "M" or "L"', id="mix"
         ),
         pytest.param(

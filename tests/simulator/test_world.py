@@ -218,7 +218,8 @@ def test_scaling_follows_the_load() -> None:
 def test_moves_let_those_in_that_scattered_memory_keeps_out() -> None:
     scenario = scenario_of(
         {
-            "workload": {"requests": 1500, "rate_per_s": 8.5},
+            "pool": {"instances": 8},
+            "workload": {"requests": 1500, "rate_per_s": 4.5},
             "costs": {"time_scale": 1.2},
         }
     )
