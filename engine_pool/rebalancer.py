@@ -217,10 +217,10 @@ class Rebalancer:
         before, self._state = self._state, state
         if before is not None and before is not state:
             if state is RebalancerState.PAUSED:
-                self._say("rebalancing_paused", "Rebalancing is paused", why)
+                self._say("rebalancing_paused", "Rebalancing is paused", _as_sentence(why))
             elif before is RebalancerState.PAUSED:
                 detail = why if state is not RebalancerState.ON else "automatic moves go on"
-                self._say("rebalancing_resumed", "The pause of rebalancing is over", detail)
+                self._say("rebalancing_resumed", "Rebalancing goes on", _as_sentence(detail))
 
     async def _tell(self, state: RebalancerState, why: str) -> None:
         """Writes for the pages what was done last."""
@@ -234,3 +234,7 @@ class Rebalancer:
         except (redis.RedisError, OSError, TimeoutError):
             return  # the next turn finds out that the store is away
         self._told_s, self._told_as = now_s, state
+
+
+def _as_sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."

@@ -62,11 +62,11 @@ def thinks_of(
     return f"leaves it alone and may send it requests: {over}"
 
 
-def pause_in_words(pause: Pause) -> str:
+def pause_in_words(pause: Pause, *, with_reason: bool = True) -> str:
     """Says who paused it and until when."""
     until = "until it is resumed"
     if pause.until_unix_s is not None:
         # With its zone: engines, pool and readers need not share one.
         until = f"until {time.strftime('%H:%M UTC', time.gmtime(pause.until_unix_s))}"
-    reason = f": {pause.reason}" if pause.reason else ""
+    reason = f": {pause.reason}" if pause.reason and with_reason else ""
     return f"paused by {pause.by} {until}{reason}"

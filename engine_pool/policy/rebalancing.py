@@ -186,7 +186,7 @@ class _Plan(Generic[R]):
             chosen = select((head,), s, place, self._rule, self._headroom)
             if isinstance(chosen, Selection):
                 why = (
-                    f"the head of the line of {s.instance} is blocked there "
+                    f"The head of the line of {s.instance} is blocked there "
                     f"({s.head_tokens} KV tokens needed, {max(0, s.free_tokens)} free, "
                     f"{s.batch} of {s.max_running} run) and fits into {place.instance}, "
                     f"which is {in_words(self._steps(place))} > {self._rule.above_steps:g}"

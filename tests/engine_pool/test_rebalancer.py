@@ -427,7 +427,7 @@ def test_a_blocked_head_goes_elsewhere() -> None:
     scene.live.apply(load("i-02"))
     (move,) = scene.turn()
     assert move.request_id == "w"
-    assert "the head of the line of i-01 is blocked there" in move.reason
+    assert "The head of the line of i-01 is blocked there" in move.reason
 
 
 def test_why_nothing_is_moved_is_told() -> None:

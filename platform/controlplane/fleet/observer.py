@@ -164,7 +164,7 @@ class Observer:
         judged = parts.parts_of(self._now_probes(), rows, self._desired, now_unix_s)
         series = charts.series_names(rows)
         rebalancing = rebalancing_row(self.rebalancing, self.policy.rebalance, now_unix_s)
-        note = strip_note(rebalancing)
+        note = strip_note(rebalancing, self.rebalancing)
         self._version += 1
         return Picture(
             version=self._version,

@@ -36,8 +36,8 @@ def rebalancing_row(
     match state:
         case RebalancerState.ON:
             line = f"Automatic moves from under {below:g} to over {above:g} steps{_lately(report)}"
-        case RebalancerState.PAUSED:
-            line = f"Automatic moves are {why}"
+        case RebalancerState.PAUSED if facts.pause is not None:
+            line = f"Automatic moves are {pause_in_words(facts.pause, with_reason=False)}"
         case _:
             line = f"No automatic moves: {why}"
     return RebalancingRow(state, line, below, above)
@@ -59,10 +59,11 @@ def state_of(facts: RebalancingFacts, now_unix_s: float) -> tuple[str, str]:
     return RebalancerState.ON.value, report.why if report.state is RebalancerState.ON else ""
 
 
-def strip_note(row: RebalancingRow) -> str:
-    """Returns what the strip adds about it; empty when it works or was never wanted."""
-    shown = (RebalancerState.PAUSED.value, RebalancerState.FORBIDDEN.value)
-    return f"{row.line}." if row.state in shown else ""
+def strip_note(row: RebalancingRow, facts: RebalancingFacts) -> str:
+    """Returns what the strip says about a pause; empty without one."""
+    if row.state != RebalancerState.PAUSED.value or facts.pause is None:
+        return ""
+    return f"Automatic moves are {pause_in_words(facts.pause)}."
 
 
 def thinks_of_row(row: InstanceRow, now: RebalancingRow, now_unix_s: float) -> str:
