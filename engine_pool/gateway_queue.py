@@ -86,6 +86,9 @@ class GatewayQueue:
         self._nobody_since_s: float | None = None
         placement.on_room = self._on_room
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def lengths(self) -> Counter[PriorityClass]:
         """Returns how many requests wait in each class."""
         return Counter(w.wish.demand.priority_class for w in self._waiting.values())

@@ -13,6 +13,7 @@ from controlplane.tenants.key_cache import KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 from engine_pool.client import PoolClient
 from engine_pool.config import PoolConfig
+from engine_pool.policy.settings import PolicySettings
 from tests.controlplane.asgi_client import Exchange
 from tests.controlplane.fakes import FakeGate, Producer, load_of, status_of, until
 
@@ -28,10 +29,10 @@ class Web:
     """One web process and the one instance that it knows."""
 
     def __init__(
-        self, url: str, load: Callable[[PoolClient], Any], policies: dict[str, KeyPolicy]
+        self, config: PoolConfig, load: Callable[[PoolClient], Any], policies: dict[str, KeyPolicy]
     ) -> None:
         self.gate = FakeGate()
-        self.client = PoolClient(PoolConfig(redis_url=url), self.gate)
+        self.client = PoolClient(config, self.gate)
         self.runtime = Runtime(self.client, load)
         self.keys = KeyCache(lambda *, public_id: policies.get(public_id))
         self.app = GatewayApp(self.runtime, self.keys)
@@ -48,10 +49,14 @@ class Web:
 
 @contextlib.asynccontextmanager
 async def running(
-    url: str, load: Callable[[PoolClient], Any], policies: dict[str, KeyPolicy]
+    url: str,
+    load: Callable[[PoolClient], Any],
+    policies: dict[str, KeyPolicy],
+    rules: PolicySettings | None = None,
 ) -> AsyncIterator[Web]:
     """Starts a web process that knows one serving instance."""
-    made = Web(url, load, policies)
+    config = PoolConfig(redis_url=url, policy=rules or PolicySettings())
+    made = Web(config, load, policies)
     await made.runtime.start()
     await until(
         lambda: (

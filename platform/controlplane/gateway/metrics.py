@@ -35,6 +35,12 @@ REQUESTS: Final = Counter(
 )
 REJECTIONS: Final = Counter("ferry:rejections", "Requests not taken, by reason.", ["reason"])
 OPEN: Final = Gauge("ferry:open_requests", "Requests under way in this web process.")
+GATEWAY_WAIT_S: Final = Histogram(
+    "ferry:gateway_wait_seconds",
+    "How long requests waited in this web process until an instance had room (late binding).",
+    ["priority_class"],
+    buckets=_LATENCY_S,
+)
 MOVED_STREAMS: Final = Counter(
     "ferry:moved_streams", "Moves of requests whose tokens were read by this web process."
 )

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine_pool.types import InstanceLoad
+from engine_pool.types import InstanceLoad, PriorityClass
 from engine_pool.view import Change
 from migration.report import MoveReport
 
@@ -110,7 +110,25 @@ class PoolCollector(Collector):
         moving = GaugeMetricFamily("ferry:migrations_going_on", "Moves that go on now.")
         moving.add_metric([], sum(not m.state.is_end for m in view.moves.values()))
         yield moving
+        yield from self._queue()
         yield self._degraded()
+
+    def _queue(self) -> Iterable[Metric]:
+        queue = self._runtime.client.dispatcher.queue
+        waiting = GaugeMetricFamily(
+            "ferry:gateway_waiting",
+            "Requests that wait in this web process for room at an instance (late binding).",
+            labels=["priority_class"],
+        )
+        lengths = queue.lengths()
+        for priority_class in PriorityClass:
+            waiting.add_metric([priority_class.value], lengths[priority_class])
+        yield waiting
+        oldest = GaugeMetricFamily(
+            "ferry:gateway_oldest_wait_seconds", "How long the oldest of them has waited."
+        )
+        oldest.add_metric([], queue.oldest_s())
+        yield oldest
 
     def _degraded(self) -> Metric:
         runtime, ray = self._runtime, self._runtime.client.ray

@@ -254,6 +254,8 @@ class PoolLLM(AsyncLLM):
                 children[0].cache_salt or "",
             )
         )
+        if self._client.config.policy.dispatch.is_late_binding:
+            metrics.GATEWAY_WAIT_S.labels(call.priority_class.value).observe(sent.waited_s)
         call.note_sent(sent.instance)
         call.dispatch_reason = sent.reason
 
