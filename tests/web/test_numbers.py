@@ -71,6 +71,14 @@ def test_totals_are_unknown_when_nobody_reports() -> None:
     assert shown["serving"].context == "2 missing"
 
 
+def test_requests_that_wait_at_the_gateway_are_shown_beside_those_in_engines() -> None:
+    rows, rates = rows_of(2), NO_RATES
+    plain = tiles.tile_rows(tiles.totals_of(rows, rates, 2, NOW_S), {})["running"].context
+    waiting = replace(rates, at_gateway=1234)
+    shown = tiles.tile_rows(tiles.totals_of(rows, waiting, 2, NOW_S), {})["running"].context
+    assert shown == f"{plain}, 1,234 at the gateway"
+
+
 def test_stale_reports_are_in_no_sum() -> None:
     rows = rows_of(2)
     fresh = tiles.totals_of(rows, NO_RATES, 2, NOW_S)

@@ -61,6 +61,7 @@ class Observer:
         desired: int,
         policy: PolicySettings | None = None,
         latency: Callable[[float], tiles.Latency] = lambda now_s: tiles.Latency(),
+        at_gateway: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._live = live
@@ -70,6 +71,7 @@ class Observer:
         self.rebalancing = RebalancingFacts()
         """What the store said last; the owner looks every few seconds."""
         self._latency = latency
+        self._at_gateway = at_gateway
         self._clock = clock
         self._history = PoolHistory()
         self._sparks: dict[str, deque[float | None]] = {}
@@ -159,6 +161,7 @@ class Observer:
             self._history.prompt_tokens.rate(tiles.RATE_WINDOW_S, now_unix_s),
             self._latency(now_unix_s),
             counts,
+            self._at_gateway(),
         )
         totals = tiles.totals_of(rows, rates, self._desired, now_unix_s)
         judged = parts.parts_of(self._now_probes(), rows, self._desired, now_unix_s)

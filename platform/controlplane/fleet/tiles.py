@@ -57,6 +57,8 @@ class Totals:
     capacity_tokens: int | None
     ttft: Latency
     moves: MoveCounts = field(default_factory=MoveCounts)
+    at_gateway: int = 0
+    """Requests that wait in this web process for room (late binding)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Rates:
     prompt_tokens: float | None
     ttft: Latency
     moves: MoveCounts = field(default_factory=MoveCounts)
+    at_gateway: int = 0
 
 
 def totals_of(
@@ -98,6 +101,7 @@ def totals_of(
         capacity_tokens=sum(r.capacity_tokens or 0 for r in fresh) if reports else None,
         ttft=rates.ttft,
         moves=rates.moves,
+        at_gateway=rates.at_gateway,
     )
 
 
@@ -160,7 +164,8 @@ def _serving(totals: Totals) -> TileRow:
 
 
 def _waiting(totals: Totals) -> str:
-    return "no report" if totals.waiting is None else f"{totals.waiting:,} waiting"
+    here = f", {totals.at_gateway:,} at the gateway" if totals.at_gateway else ""
+    return ("no report" if totals.waiting is None else f"{totals.waiting:,} waiting") + here
 
 
 def _ttft(ttft: Latency) -> TileRow:

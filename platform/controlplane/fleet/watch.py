@@ -149,7 +149,11 @@ def fleet_watch() -> Watch:
     model = config.served_model_name or Path(config.model).name or DEFAULT_MODEL
     ttft = LatencyWindow(lambda: read_buckets(TTFT_S))
     observer = Observer(
-        client.view, desired=config.instances, policy=config.policy, latency=ttft.latency
+        client.view,
+        desired=config.instances,
+        policy=config.policy,
+        latency=ttft.latency,
+        at_gateway=lambda: len(client.dispatcher.queue),
     )
     RebalancerCollector(lambda: observer.rebalancing, time.time)
     return Watch(observer, client.store, pool=config.pool, model=model)
