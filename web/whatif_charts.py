@@ -1,10 +1,13 @@
 """A what-if run's charts: the points for Plotly, the same in words and as tables. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from controlplane.fleet.tiles import number
 from web.move_units import steps
+from web.whatif_words import duration
 
 Report = Mapping[str, Any]
 Series = Mapping[str, Sequence[float | None]]
@@ -22,6 +25,9 @@ KEYS: Final = (
 DIGITS: Final = 3
 """After the point; a chart shows no more."""
 TABLE_ROWS: Final = 12
+POINTS: Final = 150
+"""Most points of a line: two pixels each in the narrower charts."""
+LAST_OF: Final = ("time_s", "preemptions", "moves")
 
 
 class Chart(NamedTuple):
@@ -30,16 +36,38 @@ class Chart(NamedTuple):
     key: str
     title: str
     sub: str
+    size: str
+    """Of its panel: a class of static/css/whatif.css."""
     words: str
 
 
-_CHARTS: Final = (
-    ("freeness", "Freeness", "decode steps; mean and lowest", ("freeness_mean", "freeness_lowest")),
-    ("requests", "Requests", "running and waiting", ("running", "waiting")),
-    ("free", "Free memory", "% of all KV cache", ("free_share",)),
-    ("instances", "Instances", "starting ones too", ("instances",)),
-    ("events", "Preemptions and moves", "since the start", ("preemptions", "moves")),
+class _Kind(NamedTuple):
+    key: str
+    title: str
+    sub: str
+    size: str
+    lines: tuple[str, ...]
+
+
+FIRST: Final = (
+    ("median", "prefill_p50_ms"),
+    ("mean", "prefill_mean_ms"),
+    ("P99", "prefill_p99_ms"),
 )
+"""The bars of the chart of first tokens."""
+_FREENESS: Final = _Kind(
+    "freeness",
+    "Freeness",
+    "decode steps; mean of the instances, and the lowest",
+    "wide",
+    ("freeness_mean", "freeness_lowest"),
+)
+_OVER_TIME: Final = (
+    _Kind("requests", "Requests", "running and waiting", "", ("running", "waiting")),
+    _Kind("free", "Free memory", "% of all KV cache", "", ("free_share",)),
+    _Kind("events", "Preemptions and moves", "since the start", "", ("preemptions", "moves")),
+)
+_INSTANCES: Final = _Kind("instances", "Instances", "starting ones too", "whole", ("instances",))
 TABLE_COLUMNS: Final = (
     "Time s",
     "Running",
@@ -58,7 +86,11 @@ def data(report: Report, baseline: Report | None, label: str) -> dict[str, Any]:
     policy, scaling = report["scenario"]["policy"], report["scenario"]["scaling"]
     return {
         "sides": [
-            {"label": name, "series": _rounded(told["series"]), "first": _first_token(told)}
+            {
+                "label": name,
+                "series": _thinned(told["series"]),
+                "first": [told["summary"][key] for _, key in FIRST],
+            }
             for name, told in _sides(report, baseline, label)
         ],
         "below": policy["below_steps"] if policy["migration"] else None,
@@ -68,11 +100,20 @@ def data(report: Report, baseline: Report | None, label: str) -> dict[str, Any]:
 
 
 def charts(report: Report, baseline: Report | None, label: str) -> list[Chart]:
-    """Returns the charts over time, each said in words too."""
+    """Returns the charts, each said in words too; the number of instances only where it varies."""
     sides = _sides(report, baseline, label)
+
+    def over_time(kind: _Kind) -> Chart:
+        words = " ".join(_words(name, told["series"], kind.lines) for name, told in sides)
+        return Chart(kind.key, kind.title, kind.sub, kind.size, words)
+
+    scales = any(told["scenario"]["scaling"]["enabled"] for _, told in sides)
+    first = " ".join(_first_words(name, told["summary"]) for name, told in sides)
     return [
-        Chart(key, title, sub, " ".join(_words(name, told["series"], keys) for name, told in sides))
-        for key, title, sub, keys in _CHARTS
+        over_time(_FREENESS),
+        Chart("first", "Time to first token", "log scale", "", first),
+        *(over_time(kind) for kind in _OVER_TIME),
+        *([over_time(_INSTANCES)] if scales else []),
     ]
 
 
@@ -87,13 +128,32 @@ def _sides(report: Report, baseline: Report | None, label: str) -> list[tuple[st
     return [("what if", report)] + ([(label, baseline)] if baseline is not None else [])
 
 
-def _first_token(report: Report) -> list[float | None]:
-    summary = report["summary"]
-    return [summary[f"prefill_{which}_ms"] for which in ("p50", "mean", "p99")]
+def _first_words(name: str, summary: Mapping[str, float | None]) -> str:
+    told = ", ".join(f"{which} {duration(summary[key])}" for which, key in FIRST)
+    return f"{name.capitalize()}: {told}."
 
 
-def _rounded(series: Series) -> dict[str, list[float | None]]:
-    return {key: [None if v is None else round(v, DIGITS) for v in series[key]] for key in KEYS}
+def _thinned(series: Series) -> dict[str, list[float | None]]:
+    """Returns fewer points, each of some neighbours: a chart of every look is a thicket."""
+    count = len(series["time_s"])
+    each = max(1, math.ceil(count / POINTS))
+    return {
+        key: [_one(key, series[key][i : i + each]) for i in range(0, count, each)] for key in KEYS
+    }
+
+
+def _one(key: str, values: Sequence[float | None]) -> float | None:
+    """Returns their mean; of the lowest freeness the lowest, of times and counts the last."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    if key in LAST_OF:
+        value = known[-1]
+    elif key == "freeness_lowest":
+        value = min(known)
+    else:
+        value = fmean(known)
+    return round(value, DIGITS)
 
 
 def _words(name: str, series: Series, keys: Sequence[str]) -> str:

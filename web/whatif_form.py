@@ -155,6 +155,11 @@ def read(values: Values, base: Scenario) -> tuple[Scenario, dict[str, str]]:
     return scenario, errors
 
 
+def put_back(scenario: Scenario, name: str, base: Scenario) -> None:
+    """Gives a field the value that it had before, so that what else is wrong shows too."""
+    _set(scenario, name, _get(base, name))
+
+
 def groups(
     values: Values, errors: Mapping[str, str], files: Mapping[str, list[str]]
 ) -> list[tuple[str, list[Shown]]]:

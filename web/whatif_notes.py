@@ -73,12 +73,16 @@ def assumptions(scenario: Mapping[str, Any]) -> list[Note]:
         ),
         Note(
             "How far to trust it",
-            "One load of one seed. The P99 of 2,000 requests rests on 20 of them; over seeds the "
-            "ratio of two P99s at the same point spanned 0.9 to 31. Compare with several seeds, "
-            "near the load that the pool just bears: below it every policy is the same, and far "
-            "past it none helps.",
+            f"One load of one seed. A P99 rests on the slowest {_slowest(scenario['workload'])}; "
+            "over seeds the ratio of two P99s at the same point spanned 0.9 to 31. Compare with "
+            "several seeds, near the load that the pool just bears: below it every policy is the "
+            "same, and far past it none helps.",
         ),
     ]
+
+
+def _slowest(load: Mapping[str, Any]) -> str:
+    return f"{number(max(1, load['requests'] // 100))} of {plural(load['requests'], 'request')}"
 
 
 def _step_times(costs: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 from controlplane.fleet.tiles import DASH, number
-from web.move_units import plural, steps
+from web.move_units import plural
 
 Report = Mapping[str, Any]
 SAME_SHARE: Final = 0.05
@@ -108,7 +108,7 @@ def tiles(report: Report, baseline: Report | None, label: str) -> list[Tile]:
         told("Preemptions", "preemptions", number, "tokens computed again"),
         told("Fragmentation", "fragmentation", percent, "free, but no use to a waiting one"),
         Tile("Moves", committed, "", move_words),
-        told("Instances, mean", "instances_mean", number, "until the last arrival"),
+        told("Instances, mean", "instances_mean", _rounded, "until the last arrival"),
     ]
 
 
@@ -199,7 +199,7 @@ def _arrivals(load: Report) -> str:
 def _moves(policy: Report) -> str:
     if not policy["migration"]:
         return "off"
-    below, above = steps(policy["below_steps"]), steps(policy["above_steps"])
+    below, above = number(policy["below_steps"]), number(policy["above_steps"])
     every = number(policy["rebalance_interval_ms"])
     return f"from under {below} to over {above} steps, each {every} ms"
 
@@ -207,7 +207,7 @@ def _moves(policy: Report) -> str:
 def _scaling(scaling: Report) -> str:
     if not scaling["enabled"]:
         return "off"
-    low, high = steps(scaling["low_steps"]), steps(scaling["high_steps"])
+    low, high = number(scaling["low_steps"]), number(scaling["high_steps"])
     return f"{scaling['min_instances']} to {scaling['max_instances']}, band {low} to {high} steps"
 
 
@@ -246,7 +246,11 @@ def _events(report: Report) -> str:
 def _aborted(reasons: Mapping[str, int]) -> str:
     if not reasons:
         return "0"
-    return ", ".join(f"{number(n)} {code.replace('_', ' ')}" for code, n in reasons.items())
+    return ", ".join(f"{code.replace('_', ' ')}: {number(n)}" for code, n in reasons.items())
+
+
+def _rounded(value: float | None) -> str:
+    return number(None if value is None else round(value, 2))
 
 
 def _cell(key: str, value: float | None) -> str:

@@ -5,14 +5,15 @@ import { colours } from "./charts.js";
 import { byId, find } from "./dom.js";
 import { position } from "./drawing.js";
 import { number } from "./format.js";
-import { axisRange, ticks } from "./points.js";
 
 /** Of the sides: what if, and what it is compared with. */
 const COLOURS = ["--s1", "--s2"];
 const WIDTHS = [2, 1.25];
 /** Of the quantities of a chart. */
 const DASHES = ["solid", "dot"];
-const FIRST = ["half", "mean", "P99"];
+const FIRST = ["median", "mean", "P99"];
+/** On the axis of freeness, which is linear near 0 and logarithmic far from it. */
+const STEPS = [-10000, -1000, -100, 0, 100, 1000, 10000];
 
 /** @typedef {{label: string, series: Record<string, (number | null)[]>, first: (number | null)[]}} Side */
 /** @typedef {{sides: Side[], below: number | null, above: number | null, band: [number, number] | null}} Data */
@@ -51,10 +52,9 @@ function overTime(chart, data, colour) {
   );
   const layout = base(colour);
   layout.hovermode = "x unified";
-  const at = isSteps ? ticks("freeness", range) : [0, 1, 2, 3, 4].map((i) => (range[1] * i) / 4);
-  Object.assign(layout.yaxis, {
-    range: [scale(range[0]), scale(range[1])], tickmode: "array", tickvals: at.map(scale), ticktext: at.map((v) => number(v)),
-  });
+  layout.yaxis.range = range.map(scale);
+  if (isSteps) Object.assign(layout.yaxis, { tickmode: "array", tickvals: STEPS.map(scale), ticktext: STEPS.map((v) => number(v)) });
+  else Object.assign(layout.yaxis, { nticks: 6, tickformat: "," });
   Object.assign(layout.xaxis, { ticksuffix: " s", rangemode: "tozero", nticks: 6, hoverformat: ",.1f" });
   if (isSteps) thresholds(layout, data, scale, colour);
   return { traces, layout };
@@ -62,11 +62,11 @@ function overTime(chart, data, colour) {
 
 /** @param {string} key @param {number[]} known @returns {[number, number]} */
 function rangeOf(key, known) {
-  if (key === "freeness") return axisRange("freeness", known, undefined);
+  if (key === "freeness") return [Math.min(-100, ...known) * 1.1, Math.max(1000, ...known) * 1.1];
   if (key === "free") return [0, 100];
   const most = Math.max(1, ...known) * 1.05;
   const size = 10 ** Math.floor(Math.log10(most));
-  const top = [1, 2, 4, 6, 8, 10].map((n) => n * size).find((n) => n >= most) ?? 10 * size;
+  const top = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((n) => n * size).find((n) => n >= most) ?? 10 * size;
   return [0, Math.max(4, top)];
 }
 
@@ -93,7 +93,7 @@ function thresholds(layout, /** @type {Data} */ data, scale, /** @type {Colour} 
 function note(layout, /** @type {number} */ y, /** @type {string} */ words, /** @type {string} */ side, /** @type {Colour} */ colour) {
   layout.annotations.push({
     xref: "paper", x: 0, xanchor: "left", xshift: 3, yref: "y", y, yanchor: side,
-    text: words, showarrow: false, font: { size: 11, color: colour("--text-2") },
+    text: words, showarrow: false, bgcolor: colour("--surface"), opacity: 0.9, font: { size: 11, color: colour("--text-2") },
   });
 }
 
@@ -104,17 +104,18 @@ function firstToken(data, colour) {
     x: FIRST,
     // A log axis has no place for 0.
     y: side.first.map((v) => (v === null ? null : Math.max(v, 1) / 1000)),
-    text: side.first.map(duration),
+    text: side.first.map(short),
+    customdata: side.first.map(duration),
     textposition: "outside",
     cliponaxis: false,
     textfont: { size: 11, color: colour("--text-2") },
     marker: { color: colour(COLOURS[s]) },
-    hovertemplate: `${side.label}: %{text}<extra></extra>`,
+    hovertemplate: `${side.label}: %{customdata}<extra></extra>`,
   }));
   const layout = base(colour);
   const known = /** @type {number[]} */ (data.sides.flatMap((s) => s.first).filter((v) => v !== null));
   const [low, high] = [Math.min(...known, 1000), Math.max(...known, 1000)].map((v) => Math.log10(Math.max(v, 1) / 1000));
-  Object.assign(layout, { barmode: "group", bargap: 0.35, hovermode: "closest" });
+  Object.assign(layout, { barmode: "group", bargap: 0.25, hovermode: "closest" });
   Object.assign(layout.yaxis, { type: "log", range: [Math.floor(low) - 0.1, high + 0.45], dtick: 1, ticksuffix: " s" });
   Object.assign(layout.xaxis, { type: "category" });
   return { traces, layout };
@@ -124,6 +125,13 @@ function firstToken(data, colour) {
 function duration(ms) {
   if (ms === null) return "–";
   return ms < 1000 ? `${number(ms)} ms` : `${number(ms / 1000)} s`;
+}
+
+/** Two digits, so that it stands over its bar. @param {number | null} ms */
+function short(ms) {
+  if (ms === null) return "–";
+  const [value, unit] = ms < 1000 ? [ms, "ms"] : [ms / 1000, "s"];
+  return `${number(Number(value.toPrecision(2)))} ${unit}`;
 }
 
 /** @param {Colour} colour @returns {any} */

@@ -1,15 +1,18 @@
 """What-if runs: who may have one, in what order they run, and how each of them ends."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.fleet.models import AuditEntry
 from controlplane.whatif import services
+from controlplane.whatif.checks import presets
 from controlplane.whatif.limits import HEARTBEAT_LIMIT_S, QUEUED_MAX
 from controlplane.whatif.models import RunState, SimulationRun
 from controlplane.whatif.runner import run_next
@@ -41,7 +44,7 @@ def start(user: User, name: str = "small", **wish: Any) -> SimulationRun:
 
 def gives_report(scenario: Scenario, go_on: GoOn) -> Report:
     assert go_on(0.5)
-    return REPORT
+    return dict(REPORT)
 
 
 def test_a_run_is_kept_with_every_value_and_leaves_an_audit_row(olga: User) -> None:
@@ -100,12 +103,36 @@ def test_a_bad_baseline_is_named_as_such(olga: User) -> None:
     assert refusal.value.field == "baseline.pool.instances"
 
 
-def test_where_the_servers_files_lie_is_not_told(olga: User, settings: Any, tmp_path: Any) -> None:
+def test_where_the_servers_files_lie_is_not_told(olga: User, settings: Any, tmp_path: Path) -> None:
     settings.WHATIF_DIR = tmp_path
     with pytest.raises(WhatIfRefused) as refusal:
         start(olga, scenario={"workload": {"kind": "trace", "file": "gone.csv"}})
     assert "gone.csv" in str(refusal.value)
     assert str(tmp_path) not in str(refusal.value)
+
+
+def test_a_trace_of_the_installation_is_found_and_its_path_not_kept(
+    olga: User, settings: Any, tmp_path: Path
+) -> None:
+    settings.WHATIF_DIR = tmp_path
+    rows = "".join(f"2023-11-16 18:15:{i:02},100,{i + 1}\n" for i in range(30))
+    (tmp_path / "mine.csv").write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    start(olga, scenario={"workload": {"kind": "trace", "file": "mine.csv", "requests": 30}})
+    seen: list[str] = []
+
+    def looks(scenario: Scenario, go_on: GoOn) -> Report:
+        seen.append(scenario["workload"]["file"])
+        raise RunFailed(f"{seen[0]}: line 2: no")
+
+    run = run_next(looks)
+    assert seen == [str(tmp_path / "mine.csv")]
+    assert run is not None
+    assert (run.scenario["workload"]["file"], run.error) == ("mine.csv", "mine.csv: line 2: no")
+
+
+def test_every_scenario_that_comes_with_ferry_can_be_run() -> None:
+    folder = Path(django_settings.BASE_DIR, "scenarios")
+    assert set(presets()) == {path.stem for path in folder.glob("*.toml")}
 
 
 def test_a_full_queue_refuses_and_says_what_to_do(olga: User) -> None:
@@ -138,7 +165,8 @@ def test_a_run_that_is_carried_out_keeps_its_report(olga: User) -> None:
     start(olga)
     run = run_next(gives_report)
     assert run is not None
-    assert (run.state, run.progress, run.report) == (RunState.DONE, 1.0, REPORT)
+    assert (run.state, run.progress) == (RunState.DONE, 1.0)
+    assert run.report == {**REPORT, "scenario": run.scenario}
     assert (run.ttft_p99_ms, run.moves, run.baseline_report) == (310.5, 3, None)
     assert run_next(gives_report) is None
 

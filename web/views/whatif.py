@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from controlplane.fleet.observer import Picture
 from controlplane.fleet.watch import fleet_watch
-from controlplane.whatif import checks
+from controlplane.whatif import checks, files
 from controlplane.whatif.limits import NAME_MAX_CHARS
 from controlplane.whatif.models import SimulationRun
 from controlplane.whatif.present import RecentLoad, present_scenario, recent_load
@@ -86,22 +86,34 @@ def _start(
 ) -> HttpResponse:
     given = {name: str(value)[:200] for name, value in request.POST.items()}
     given["origin"] = _origin(given)
-    scenario, errors = whatif_form.read(given, _base(given["origin"], now))
-    compare = given.get("compare", "none")
-    problem = ""
-    if not errors:
-        try:
-            whole = checks.check_scenario(scenario)
+    base = _base(given["origin"], now)
+    scenario, errors = whatif_form.read(given, base)
+    compare, problem = given.get("compare", "none"), ""
+    try:
+        whole = _checked(scenario, base, errors)
+        if not errors:
             baseline = whatif_form.baseline_of(compare, whole, now)
             name = given.get("name", "").strip() or _name(whole, baseline)
             wish = Wish(name, whole, baseline, whatif_form.label_of(compare))
             return _see(run_start(user=request.user, wish=wish))
-        except WhatIfRefused as refusal:
-            if refusal.field in whatif_form.FIELDS:
-                errors = {refusal.field: whatif_form.in_words(str(refusal))}
-            else:
-                problem = f"{refusal.field}: {refusal}" if refusal.field else str(refusal)
+    except WhatIfRefused as refusal:
+        problem = f"{refusal.field}: {refusal}" if refusal.field else str(refusal)
     return _page(request, picture, load, given, errors, problem=problem, status=400)
+
+
+def _checked(scenario: Scenario, base: Scenario, errors: dict[str, str]) -> Scenario:
+    """Returns the scenario with every value, and notes each field that is wrong in `errors`.
+
+    Raises: WhatIfRefused for what is no field's of the form, or wrong in `base` too.
+    """
+    while True:
+        try:
+            return checks.check_scenario(scenario)
+        except WhatIfRefused as refusal:
+            if refusal.field not in whatif_form.FIELDS or refusal.field in errors:
+                raise
+            errors[refusal.field] = whatif_form.in_words(str(refusal))
+            whatif_form.put_back(scenario, refusal.field, base)
 
 
 def _page(
@@ -114,13 +126,10 @@ def _page(
     problem: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    files = {
-        whatif_form.TRACE: checks.file_names(".csv"),
-        whatif_form.COSTS: checks.file_names(".json"),
-    }
+    choices = {whatif_form.TRACE: files.names(".csv"), whatif_form.COSTS: files.names(".json")}
     context: dict[str, Any] = {
         "page": PAGE,
-        "groups": whatif_form.groups(values, errors, files),
+        "groups": whatif_form.groups(values, errors, choices),
         "compare": values.get("compare", "now"),
         "compares": whatif_form.COMPARE,
         "name": values.get("name", ""),

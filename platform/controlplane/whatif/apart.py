@@ -31,15 +31,14 @@ def simulate_apart(
     scenario: Scenario,
     go_on: GoOn,
     *,
-    folder: Path,
     limit_s: float = RUN_LIMIT_S,
     command: tuple[str, ...] = CHILD,
 ) -> Report:
-    """Carries out one scenario in a child process; files that it names lie in `folder`.
+    """Carries out one scenario, files by their paths, in a child process.
 
     Raises: RunStopped, RunFailed, OSError.
     """
-    with tempfile.TemporaryFile() as words, _child((*command, str(folder)), words) as child:
+    with tempfile.TemporaryFile() as words, _child(command, words) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         # Short: a scenario is far smaller than a pipe's buffer.

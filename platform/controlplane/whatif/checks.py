@@ -3,14 +3,13 @@
 import functools
 import json
 import logging
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
 
+from controlplane.whatif import files
 from controlplane.whatif.limits import INSTANCES_MAX, NAME_MAX_CHARS, REQUESTS_MAX
 from controlplane.whatif.values import Scenario, WhatIfRefused, Wish
 from engine_pool.simulator import scenario as simulator
@@ -19,8 +18,6 @@ from engine_pool.simulator.scenario_fields import ScenarioError
 
 logger = logging.getLogger(__name__)
 
-FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
-"""A plain name: nobody may have the server read a file elsewhere."""
 LABEL_MAX_CHARS: Final = 40
 
 
@@ -48,14 +45,13 @@ def check_wish(wish: Wish) -> Wish:
 
 def check_scenario(values: Scenario) -> Scenario:
     """Returns the scenario with every value. Raises: WhatIfRefused naming `section.field`."""
-    for section in ("workload", "costs"):
-        _check_file(section, values.get(section))
+    paths = files.with_paths(values)
     try:
-        read = simulator.scenario_of(values, files_dir())
+        read = simulator.scenario_of(paths)
         _check_size(read)
         workload_of(read)
     except ScenarioError as error:
-        raise WhatIfRefused(_without_folder(error.problem), field=error.where) from None
+        raise _refusal(error) from None
     return _as_json(read)
 
 
@@ -64,10 +60,11 @@ def complete(values: Scenario) -> Scenario:
 
     Raises: WhatIfRefused naming the field.
     """
+    paths = files.with_paths(values)
     try:
-        return _as_json(simulator.scenario_of(values, files_dir()))
+        return _as_json(simulator.scenario_of(paths))
     except ScenarioError as error:
-        raise WhatIfRefused(_without_folder(error.problem), field=error.where) from None
+        raise _refusal(error) from None
 
 
 @functools.cache
@@ -80,19 +77,6 @@ def presets() -> dict[str, Scenario]:
         except (ScenarioError, WhatIfRefused) as error:
             logger.warning("the scenario %s is not offered: %s", path.name, error)
     return found
-
-
-def files_dir() -> Path:
-    """Returns where the traces and costs lie that a scenario may name."""
-    return Path(settings.WHATIF_DIR)
-
-
-def file_names(suffix: str) -> list[str]:
-    """Returns the files that a scenario may name, by their ending."""
-    folder = files_dir()
-    if not folder.is_dir():
-        return []
-    return sorted(p.name for p in folder.glob(f"*{suffix}") if FILE_NAME.fullmatch(p.name))
 
 
 def _check_size(scenario: simulator.Scenario) -> None:
@@ -111,15 +95,6 @@ def _check_size(scenario: simulator.Scenario) -> None:
             )
 
 
-def _check_file(section: str, values: object) -> None:
-    name = values.get("file") if isinstance(values, Mapping) else None
-    if name and not (isinstance(name, str) and FILE_NAME.fullmatch(name)):
-        raise WhatIfRefused(
-            "expected the name of a file in the folder for what-if runs, without a path",
-            field=f"{section}.file",
-        )
-
-
 def _as_json(scenario: simulator.Scenario) -> dict[str, Any]:
     """Returns plain values; files by their names, as they were given."""
     told = replace(
@@ -131,6 +106,5 @@ def _as_json(scenario: simulator.Scenario) -> dict[str, Any]:
     return plain
 
 
-def _without_folder(problem: str) -> str:
-    """Where this server's files lie is nobody's business."""
-    return problem.replace(f"{files_dir()}/", "")
+def _refusal(error: ScenarioError) -> WhatIfRefused:
+    return WhatIfRefused(files.without_paths(error.problem), field=error.where)

@@ -1,9 +1,5 @@
 """The process that simulates: a scenario comes on standard input, lines of JSON go out.
 
-    python -m controlplane.whatif.child FOLDER
-
-The folder is where the files lie that a scenario names.
-
     {"share": 0.42}      so much is done
     {"report": {...}}    the end
     {"error": "..."}     the end, without a result
@@ -15,7 +11,6 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
 from controlplane.whatif.limits import NICENESS
@@ -42,12 +37,12 @@ class _Teller:
 def main() -> int:
     """Simulates one scenario; returns the exit code."""
     os.nice(NICENESS)
-    values, folder = json.loads(sys.stdin.readline()), Path(sys.argv[1])
+    values = json.loads(sys.stdin.readline())
     try:
-        report = run(scenario_of(values, folder), on_progress=_Teller())
+        report = run(scenario_of(values), on_progress=_Teller())
     except ScenarioError as error:
         # It was checked when it was asked for; a file may have gone since.
-        _write({"error": str(error).replace(f"{folder}/", "")})
+        _write({"error": str(error)})
     else:
         _write({"report": report.to_dict()})
     return 0

@@ -5,7 +5,7 @@ from typing import Final
 
 from django.utils import timezone
 
-from controlplane.whatif import services
+from controlplane.whatif import files, services
 from controlplane.whatif.models import SimulationRun
 from controlplane.whatif.values import GoOn, Report, RunFailed, RunStopped, Scenario, Simulate
 
@@ -45,11 +45,15 @@ def _simulated(simulate: Simulate, scenario: Scenario, go_on: GoOn) -> Report:
     if not go_on(0.0):
         raise RunStopped
     try:
-        return simulate(scenario, go_on)
+        report = simulate(files.with_paths(scenario), go_on)
+    except RunFailed as failure:
+        raise RunFailed(files.without_paths(str(failure))) from failure
     except OSError as error:
         # The process that simulates could not be started or talked to.
         logger.exception("a what-if run broke off")
         raise RunFailed(BROKEN.format(error=error)) from error
+    # As it was asked for, without this server's paths.
+    return {**report, "scenario": scenario}
 
 
 def _beats(run: SimulationRun, done: float, part: float) -> GoOn:

@@ -1,13 +1,10 @@
 """Periodic tasks: the worker's door to the runs. The schedule stands in controlplane/celery.py."""
 
-from functools import partial
-
 from celery import shared_task
 from django.utils import timezone
 
 from controlplane.whatif import services
 from controlplane.whatif.apart import simulate_apart
-from controlplane.whatif.checks import files_dir
 from controlplane.whatif.limits import RUN_LIMIT_S
 from controlplane.whatif.runner import run_next
 
@@ -17,7 +14,7 @@ _MARGIN_S = 60
 @shared_task(time_limit=RUN_LIMIT_S * 2 + _MARGIN_S)
 def run_one() -> None:
     """Carries out the run that has waited longest, if none runs."""
-    run_next(partial(simulate_apart, folder=files_dir()))
+    run_next(simulate_apart)
 
 
 @shared_task
