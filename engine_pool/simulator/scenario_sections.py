@@ -59,8 +59,8 @@ class WorkloadSection:
     kind: str = setting("lengths", one_of(("lengths", "trace")))
     requests: int = setting(10_000, whole(1, 10_000_000))
     """Of a trace: its first ones."""
-    rate_per_s: float | None = setting(7.5, optional(number(0, is_exclusive=True)))
-    """Of the whole pool. For a trace 0 is not possible, but leaving it out with `as_recorded`."""
+    rate_per_s: float | None = setting(7.5, optional(number(0.001)))
+    """Of the whole pool."""
     as_recorded: bool = setting(False, flag())
     """A trace keeps its own times; the rate is not used then."""
     cv: float = setting(1.0, number(0, 100))

@@ -73,6 +73,9 @@ class World:
         self._preemptions = 0
         self._gateway = GatewayQueue(self._policy.dispatch)
         self._is_gateway_look_due = False
+        self._is_round_due = False
+        self._rounds = 0
+        self._arrived_count = 0
         self._rebalancer = Rebalancer(self._policy)
         self._scaler = Scaler(self._policy)
         self._mover = Mover(
@@ -107,9 +110,6 @@ class World:
             self._add_instance(InstanceState.SERVING)
         self._at(self.requests[0].arrival_s, Kind.ARRIVAL, partial(self._arrive, 0))
         rules = self._policy
-        if rules.rebalance.is_on:
-            round_s = rules.rebalance.interval_ms / 1000
-            self._every(round_s, Kind.REBALANCE, lambda: self._rebalancer.round(self))
         if rules.scaling.is_on:
             self._every(
                 rules.scaling.check_interval_s, Kind.SCALING, lambda: self._scaler.check(self)
@@ -133,6 +133,8 @@ class World:
 
     def _arrive(self, index: int) -> None:
         r = self.requests[index]
+        self._arrived_count = index + 1
+        self._await_round()
         if index + 1 < len(self.requests):
             following = self.requests[index + 1]
             self._at(following.arrival_s, Kind.ARRIVAL, partial(self._arrive, index + 1))
@@ -200,6 +202,22 @@ class World:
         self._mover.request_gone(r, PREEMPTED)
 
     # Moves
+
+    def _await_round(self) -> None:
+        """Rounds come at multiples of their interval, and rest while the pool is empty."""
+        if self._is_round_due or not self._policy.rebalance.is_on:
+            return
+        interval_s = self._policy.rebalance.interval_ms / 1000
+        self._is_round_due = True
+        # Counted, so that a quotient that was rounded down does not bring the same round again.
+        self._rounds = max(self._rounds, int(self.now_s / interval_s)) + 1
+        self._at(self._rounds * interval_s, Kind.REBALANCE, self._round)
+
+    def _round(self) -> None:
+        self._is_round_due = False
+        self._rebalancer.round(self)
+        if self.finished_count < self._arrived_count:
+            self._await_round()
 
     def pool_now(self) -> list[Instance]:
         for instance in self._pool:

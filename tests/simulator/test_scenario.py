@@ -39,7 +39,7 @@ SCENARIOS = Path(__file__).parents[2] / "scenarios"
             "one block (16)",
             id="no block",
         ),
-        pytest.param({"workload": {"rate_per_s": 0}}, "workload.rate_per_s", "above 0", id="rate"),
+        pytest.param({"workload": {"rate_per_s": 0}}, "workload.rate_per_s", "0.001", id="rate"),
         pytest.param(
             {"workload": {"rate_per_s": float("nan")}}, "workload.rate_per_s", "got nan", id="nan"
         ),

@@ -240,3 +240,13 @@ def test_high_requests_are_faster_than_the_same_ones_without_classes() -> None:
     assert ours is not None
     assert none is not None
     assert ours < none
+
+
+def test_rounds_of_rebalancing_rest_while_the_pool_is_empty() -> None:
+    sparse = {"requests": 4, "rate_per_s": 0.001, "output_cap_tokens": 20}
+    world = world_of(small(workload=sparse, policy={"rebalance_interval_ms": 10.0}))
+    events = 0
+    while world.step():
+        events += 1
+    assert world.last_arrival_s > 1000
+    assert events < 6000, "2,000 looks for the charts, and those of four requests"
