@@ -47,6 +47,9 @@ class EngineSpec:
             c.kv_cache_gib,
             c.max_running,
             c.tensor_parallel,
+            c.ageing_s,
+            c.class_preemptions_max,
+            c.fair_output_tokens,
         )
         moves = [getattr(c, f.name) for f in fields(c) if f.name.startswith("migration")]
         return "|".join(map(str, (*parts, c.max_model_len, *moves)))

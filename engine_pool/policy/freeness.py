@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine_pool.policy.settings import HeadroomRule
 from engine_pool.policy.standing import Standing
-from engine_pool.policy.virtual_usage import virtual_tokens, virtual_usage
+from engine_pool.policy.virtual_usage import ALL_RANKS, virtual_tokens, virtual_usage
 from engine_pool.types import InstanceLoad, InstanceState, PriorityClass
 
 
@@ -23,11 +23,12 @@ def freeness_steps(*, capacity_tokens: int, virtual_tokens: float, running: int)
     return math.inf if running == 0 else (capacity_tokens - virtual_tokens) / running
 
 
-def freeness_of(standing: Standing, rule: HeadroomRule, *, with_headroom: bool = True) -> float:
-    """Returns F of an instance from its sums. Without headroom: as if no class wanted any."""
+def freeness_of(standing: Standing, rule: HeadroomRule, rank: int = ALL_RANKS) -> float:
+    """Returns F of an instance from its sums; with a rank, as a request of that class sees it:
+    only the headroom of higher classes is taken."""
     return freeness_steps(
         capacity_tokens=standing.capacity_tokens,
-        virtual_tokens=virtual_tokens(standing, rule, with_headroom=with_headroom),
+        virtual_tokens=virtual_tokens(standing, rule, rank),
         running=sum(standing.running),
     )
 

@@ -1,10 +1,10 @@
 """Which request of a source moves: of the lowest class first, then the shortest.
 
 The shortest costs the least to move, and lower classes mind a pause the least (Llumnix, OSDI 2024,
-section 4.4.3). Two things the paper leaves open: a request of a class with headroom does not leave
-an instance that only looks full because of that headroom, so its move is judged by freeness
-without headroom; and a move must leave its destination freer than it leaves its source, or it
-would come back.
+section 4.4.3). Two things the paper leaves open. A request does not leave an instance that only
+looks full because of its own class's headroom: both sides are judged as its class sees them, with
+the headroom of higher classes alone. And a move must leave its destination freer than its source
+is now, or it would come back.
 """
 
 import math
@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from engine_pool.policy.freeness import freeness_of, freeness_steps
 from engine_pool.policy.settings import HeadroomRule, RebalanceRule
 from engine_pool.policy.standing import CLASSES, Standing
+from engine_pool.policy.virtual_usage import virtual_tokens
 
 
 class Movable(Protocol):
@@ -63,8 +64,12 @@ def select(
     headroom: HeadroomRule,
 ) -> Selection[R] | NoSelection:
     """Chooses the request that goes from source to destination, if one should."""
-    raw_steps = freeness_of(source, headroom, with_headroom=False)
-    is_full = raw_steps < rule.below_steps
+    is_low = freeness_of(source, headroom) < rule.below_steps
+    # Low only because of headroom that these classes do not see.
+    content = [
+        is_low and freeness_of(source, headroom, rank) >= rule.below_steps
+        for rank in range(len(CLASSES))
+    ]
     room_tokens = destination.free_tokens
     best: tuple[tuple[int, int, str], R] | None = None
     looked = immovable = large = held_back = 0
@@ -74,7 +79,7 @@ def select(
             immovable += 1
         elif r.need_tokens > room_tokens or not _improves(r, source, destination, headroom):
             large += 1
-        elif not is_full and CLASSES[r.rank] in headroom.target_load_tokens:
+        elif content[r.rank]:
             held_back += 1
         else:
             key = (-r.rank, r.need_tokens, r.name)
@@ -94,12 +99,10 @@ def _improves(r: Movable, source: Standing, destination: Standing, headroom: Hea
     """Says whether the destination with the request is freer than the source is with it now."""
     if source.is_draining:
         return True
-    # With its own class's headroom, where the class comes to the destination with it.
-    after = destination.used_tokens + destination.head_tokens + r.need_tokens
-    steps = freeness_steps(
+    there_steps = freeness_steps(
         capacity_tokens=destination.capacity_tokens,
-        virtual_tokens=after,
+        virtual_tokens=virtual_tokens(destination, headroom, r.rank) + r.need_tokens,
         running=sum(destination.running) + 1,
     )
-    here = freeness_of(source, headroom, with_headroom=False)
-    return steps > here and not math.isinf(here)
+    here_steps = freeness_of(source, headroom, r.rank)
+    return there_steps > here_steps and not math.isinf(here_steps)

@@ -65,13 +65,20 @@ def virtual_usage(
     )
 
 
-def virtual_tokens(standing: Standing, rule: HeadroomRule, *, with_headroom: bool = True) -> float:
-    """Returns the sum of V of an instance from its sums: the same number as `virtual_usage`."""
+ALL_RANKS = len(CLASSES)
+"""Stands for everybody: all headroom counts."""
+
+
+def virtual_tokens(standing: Standing, rule: HeadroomRule, rank: int = ALL_RANKS) -> float:
+    """Returns the sum of V of an instance from its sums: the same number as `virtual_usage`.
+
+    `rank`: as a request of this class sees it, for which only the headroom of higher classes is
+    taken; 0 sees none.
+    """
     if standing.is_draining:
         return math.inf
     total = standing.used_tokens + standing.head_tokens
-    if with_headroom:
-        for rank, running in enumerate(standing.running):
-            if running:
-                total += rule.headroom_tokens(CLASSES[rank], standing.capacity_tokens)
+    for higher, running in enumerate(standing.running[:rank]):
+        if running:
+            total += rule.headroom_tokens(CLASSES[higher], standing.capacity_tokens)
     return total

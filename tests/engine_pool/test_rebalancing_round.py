@@ -118,7 +118,7 @@ EMPTY = Place("b")
                 Place("a", (*run("h", 32, rank=HIGH), *run("l", 900, rank=LOW), *run("n", 3100))),
                 EMPTY,
             ),
-            [("l-0", "a", "b")],
+            [("l-0", "a", "b"), ("n-0", "a", "b")],
             id="lower classes first, also when they are longer",
         ),
         pytest.param(
@@ -369,10 +369,10 @@ def test_a_move_leaves_its_destination_freer_than_its_source_was_or_makes_room(
     now = {p.name: p.standing() for p in places}
     for move in found.moves:
         source, destination = now[move.source], now[move.destination]
-        here = freeness_of(source, HEADROOM, with_headroom=False)
+        here = freeness_of(source, HEADROOM, 0)
         destination.used_tokens += move.request.need_tokens
         destination.running[move.request.rank] += 1
-        assert source.is_draining or freeness_of(destination, HEADROOM, with_headroom=False) > here
+        assert source.is_draining or freeness_of(destination, HEADROOM, 0) > here
         if move.request.kv_tokens:
             source.used_tokens -= move.request.kv_tokens
             source.running[move.request.rank] -= 1

@@ -71,6 +71,13 @@ def test_a_normal_one_does():
     assert found.request.name == "b"
 
 
+def test_a_normal_one_leaves_a_host_even_for_an_instance_with_less_memory_left():
+    """It sees the headroom at its source as taken, and there is none at the destination."""
+    busy = standing("i-02", {NORMAL: [1000]})
+    found = select([Request("b", 160)], ONLY_HEADROOM, busy, RULE, HEADROOM)
+    assert isinstance(found, Selection)
+
+
 def test_a_high_request_leaves_an_instance_that_is_full_without_headroom():
     full = standing("i-01", {HIGH: [1590] * 10})
     found = select([high("a", 1590)], full, FREE, RULE, HEADROOM)

@@ -70,7 +70,7 @@ def test_freeness_is_never_nan_and_infinite_only_when_idle_or_draining(now, stat
 def test_headroom_is_divided_so_that_a_second_request_adds_none(now, target):
     rule = HeadroomRule({HIGH: target})
     s = standing_of(now, SERVING)
-    without = freeness_of(s, rule, with_headroom=False)
+    without = freeness_of(s, rule, 0)
     with_it = freeness_of(s, rule)
     high, batch = s.running[HIGH.rank], s.batch
     if not batch:
