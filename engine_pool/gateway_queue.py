@@ -81,8 +81,9 @@ class GatewayQueue:
         self._waiting: dict[str, _Waiting] = {}
         self._shares = FairShare()
         self._numbers = count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._looked_s = 0.0
+        self._timer: asyncio.Handle | None = None
+        self._wakes_at_s = 0.0
+        """When the timer is due, on the loop's clock; uvloop's handles do not say so."""
         self._nobody_since_s: float | None = None
         placement.on_room = self._on_room
 
@@ -179,10 +180,11 @@ class GatewayQueue:
         loop = asyncio.get_running_loop()
         at_s = loop.time() + after_s
         if self._timer is not None:
-            if self._timer.when() <= at_s:
+            if self._wakes_at_s <= at_s:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at_s, self._look)
+        self._wakes_at_s = at_s
+        self._timer = loop.call_later(after_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
