@@ -369,10 +369,11 @@ def test_a_move_leaves_its_destination_freer_than_its_source_was_or_makes_room(
     now = {p.name: p.standing() for p in places}
     for move in found.moves:
         source, destination = now[move.source], now[move.destination]
-        here = freeness_of(source, HEADROOM, 0)
+        rank = move.request.rank
+        here = freeness_of(source, HEADROOM, rank)
         destination.used_tokens += move.request.need_tokens
         destination.running[move.request.rank] += 1
-        assert source.is_draining or freeness_of(destination, HEADROOM, 0) > here
+        assert source.is_draining or freeness_of(destination, HEADROOM, rank) > here
         if move.request.kv_tokens:
             source.used_tokens -= move.request.kv_tokens
             source.running[move.request.rank] -= 1
