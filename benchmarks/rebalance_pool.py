@@ -90,6 +90,10 @@ class Pool:
             aborted=states.count(MoveState.ABORTED),
         )
 
+    def capacity_tokens(self) -> int:
+        """Returns the KV memory of one engine; they are alike."""
+        return self._installation.loads()[0].capacity_tokens
+
     def wait_idle(self) -> None:
         pool = self._installation
         wait_for(
