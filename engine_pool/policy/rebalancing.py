@@ -116,24 +116,22 @@ class _Plan(Generic[R]):
         self._restraints = restraints
         self._going_on = Counter(restraints.going_on)
         self._tokens = 0
+        self._places: dict[InstanceName, Standing] = {}
+        """Where a blocked head may go, the freest at the round's start first."""
+        self._largest_tokens = 0
+        """The most room of a place."""
 
     def free_heads(self) -> None:
         """Moves heads of the line that are blocked, or makes room for them."""
         blocked = [s for s in self._now.values() if not s.is_draining and self._is_blocked(s)]
         if not blocked:
             return
-        steps = {s.instance: self._steps(s) for s in self._now.values() if _can_receive(s)}
-        places = sorted(
-            (n for n, free in steps.items() if free > self._rule.above_steps),
-            key=lambda n: (-steps[n], n),
-        )
+        self._open_places()
         for s in sorted(blocked, key=lambda s: s.instance):
-            # Both again for each head: the moves before may have filled a place.
-            open_places = [self._now[n] for n in places if self._receives(n)]
-            if not open_places or self._is_busy(s.instance):
-                continue
-            if not self._send_head(s, open_places):
-                self._make_room(s, open_places)
+            if not self._places or self._tokens >= self._rule.tokens_per_round:
+                return
+            if not self._is_busy(s.instance) and not self._send_head(s):
+                self._make_room(s)
 
     def pairs(self, before: Mapping[InstanceName, InstanceName]) -> tuple[Pair, ...]:
         """Pairs what is left; two that do not reach each other get somebody else."""
@@ -173,34 +171,52 @@ class _Plan(Generic[R]):
             ends = (self._now[p.source], self._now[p.destination])
             now = next(iter(pair(ends, self._rule, self._headroom)), None)
 
-    def _send_head(self, s: Standing, places: Sequence[Standing]) -> bool:
-        """Moves a blocked head to the freest instance that takes it. Says whether one does."""
-        head = next((r for r in self._of(s.instance) if r.kv_tokens == 0), None)
-        if head is None:
-            return False
-        for place in places:
-            if head.need_tokens > _room(place, self._restraints.watermark):
-                continue
-            if (s.instance, place.instance) in self._restraints.apart:
-                continue
-            chosen = select((head,), s, place, self._rule, self._headroom)
-            if isinstance(chosen, Selection):
-                why = (
-                    f"The head of the line of {s.instance} is blocked there "
-                    f"({s.head_tokens} KV tokens needed, {max(0, s.free_tokens)} free, "
-                    f"{s.batch} of {s.max_running} run) and fits into {place.instance}, "
-                    f"which is {in_words(self._steps(place))} > {self._rule.above_steps:g}"
-                )
-                return self._add(head, s.instance, place.instance, why, chosen.reason)
-        return False
+    def _open_places(self) -> None:
+        steps = {s.instance: self._steps(s) for s in self._now.values() if _can_receive(s)}
+        for name in sorted(steps, key=lambda name: (-steps[name], name)):
+            if steps[name] > self._rule.above_steps and not self._is_busy(name):
+                self._places[name] = self._now[name]
+        self._largest_tokens = max(map(self._room, self._places.values()), default=0)
 
-    def _make_room(self, s: Standing, places: Sequence[Standing]) -> None:
-        short_tokens = s.head_tokens - _room(s, self._restraints.watermark)
-        largest = max(_room(place, self._restraints.watermark) for place in places)
-        if not 0 < short_tokens <= largest:
-            return  # what would have to go fits nowhere
-        within_reach = [p for p in places if (s.instance, p.instance) not in self._restraints.apart]
-        found = make_room(s, s.head_tokens, within_reach, self._of, self._restraints.watermark)
+    def _note_filled(self, name: InstanceName) -> None:
+        """Brings a place up to date that a request was sent to."""
+        if name in self._places:
+            s = self._places[name] = self._now[name]
+            is_open = _can_receive(s) and self._steps(s) > self._rule.above_steps
+            if not is_open or self._is_busy(name):
+                del self._places[name]
+            self._largest_tokens = max(map(self._room, self._places.values()), default=0)
+
+    def _send_head(self, s: Standing) -> bool:
+        """Moves a blocked head to the freest instance with room for it. Says whether it does."""
+        head = next((r for r in self._of(s.instance) if r.kv_tokens == 0), None)
+        if head is None or head.need_tokens > self._largest_tokens:
+            return False
+        reached = (p for p in self._places.values() if self._reaches(s, p))
+        place = next((p for p in reached if head.need_tokens <= self._room(p)), None)
+        if place is None:
+            return False
+        chosen = select((head,), s, place, self._rule, self._headroom)
+        if not isinstance(chosen, Selection):
+            return False
+        why = (
+            f"The head of the line of {s.instance} is blocked there "
+            f"({s.head_tokens} KV tokens needed, {max(0, s.free_tokens)} free, "
+            f"{s.batch} of {s.max_running} run) and fits into {place.instance}, "
+            f"which is {in_words(self._steps(place))} > {self._rule.above_steps:g}"
+        )
+        return self._add(head, s.instance, place.instance, why, chosen.reason)
+
+    def _make_room(self, s: Standing) -> None:
+        short_tokens = s.head_tokens - self._room(s)
+        # Looked at first, since it costs less than trying every place.
+        if short_tokens <= 0 or not any(
+            r.can_move and r.kv_tokens >= short_tokens and r.need_tokens <= self._largest_tokens
+            for r in self._of(s.instance)
+        ):
+            return
+        reached = [p for p in self._places.values() if self._reaches(s, p)]
+        found = make_room(s, s.head_tokens, reached, self._of, self._restraints.watermark)
         if found is not None:
             self._add(found.request, found.source, found.destination, found.reason)
 
@@ -219,6 +235,7 @@ class _Plan(Generic[R]):
         self.moves.append(PlannedMove(r, source, destination, "; ".join(why)))
         self._now[source] = sums_without(self._now[source], r, self._next_head_tokens(source))
         self._now[destination] = sums_with(self._now[destination], r)
+        self._note_filled(destination)
         return True
 
     def _why_not_now(self, p: Pair) -> str:
@@ -250,15 +267,16 @@ class _Plan(Generic[R]):
     def _is_blocked(self, s: Standing) -> bool:
         if s.head_tokens == 0:
             return False
-        return s.batch >= s.max_running or s.head_tokens > _room(s, self._restraints.watermark)
-
-    def _receives(self, instance: InstanceName) -> bool:
-        s = self._now[instance]
-        is_free = _can_receive(s) and self._steps(s) > self._rule.above_steps
-        return is_free and not self._is_busy(instance)
+        return s.batch >= s.max_running or s.head_tokens > self._room(s)
 
     def _is_busy(self, instance: InstanceName) -> bool:
         return self._going_on[instance] >= self._rule.moves_per_instance
+
+    def _room(self, s: Standing) -> int:
+        return s.free_tokens - int(s.capacity_tokens * self._restraints.watermark)
+
+    def _reaches(self, s: Standing, place: Standing) -> bool:
+        return (s.instance, place.instance) not in self._restraints.apart
 
     def _steps(self, s: Standing) -> float:
         return freeness_of(s, self._headroom)
@@ -270,7 +288,3 @@ class _Plan(Generic[R]):
 def _can_receive(s: Standing) -> bool:
     """As for pairs: a destination is open and has neither a queue nor a full batch."""
     return s.is_open and not s.is_draining and not any(s.queued) and s.batch < s.max_running
-
-
-def _room(s: Standing, watermark: float) -> int:
-    return s.free_tokens - int(s.capacity_tokens * watermark)
