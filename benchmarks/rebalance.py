@@ -6,13 +6,17 @@ times: an excerpt of the Azure conversation trace, lengths and rate scaled to th
 KV memory is tight. Then a third run of the round gives a tenth of the requests the high class, to
 be compared with the same requests in the round without classes.
 
-    python -m benchmarks.rebalance [--quick] [--rounds 3] [--requests 100] [--rate 1.8]
-        [--trace FILE] [--model FOLDER] [--kv-tokens 3840] [--save FILE]
+    python -m benchmarks.rebalance [--quick] [--rounds 3] [--seconds 45] [--load 0.9 | --rate 1.5]
+        [--trace FILE] [--model FOLDER | --random-model] [--kv-tokens 3840] [--save FILE]
+
+The rate is found by itself: some requests that come all at once say how many a second the pool
+serves, and `--load` of that is used for all rounds, so that memory and queues are the same trouble
+on any machine.
 
 The client is one process on the same machine and measures what a reader sees: TTFT from the time at
-which the trace says that the request comes, gaps between chunks (ITL), the whole answer. Ten to
-twelve minutes on two cores (`--quick`: under three); nothing else should run meanwhile. The last
-line is JSON. Exit code 1: a request failed.
+which the trace says that the request comes, gaps between chunks (ITL), the whole answer. Eleven
+minutes on two cores (`--quick`: under three); nothing else should run meanwhile. The last line is
+JSON. Exit code 1: a request failed.
 """
 
 import argparse
@@ -52,6 +56,11 @@ GIB: Final = 1024**3
 LEAST_GIB: Final = 0.01
 """The least that FERRY_KV_CACHE_GIB takes."""
 WARM_UP_REQUESTS: Final = 6
+PROBE_REQUESTS: Final = 32
+"""That come at once and tell how many a second the pool serves: more than it runs at a time."""
+QUICK_SECONDS: Final = 20.0
+LEAST_REQUESTS: Final = 20
+"""Of a round, however slow the machine is."""
 OFF, ON, CLASSES = "off", "on", "classes"
 
 
@@ -84,6 +93,16 @@ class Bench:
             if outcome.failures:
                 raise RuntimeError(f"{pool.name}: {outcome.failures[0]}")
             pool.wait_idle()
+
+    def served_per_s(self) -> float:
+        """Returns how many requests a second a pool serves when there are always some."""
+        scale = replace(self.scale, requests=PROBE_REQUESTS)
+        at_once = [replace(a, arrival_s=0.0) for a in arrivals_of(self.rows, 0, scale)]
+        outcome = asyncio.run(play(self.off.door, at_once, seed="probe", with_classes=False))
+        if outcome.failures:
+            raise RuntimeError(f"{self.off.name}: {outcome.failures[0]}")
+        self.off.wait_idle()
+        return len(at_once) / outcome.wall_s
 
     def _play(self, mode: str, pool: Pool, number: int) -> Round:
         arrivals = arrivals_of(self.rows, number, self.scale)
@@ -122,10 +141,13 @@ def result_of(found: dict[str, list[Round]], high: Sequence[set[int]]) -> dict[s
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one round of 30 requests")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"one round of {QUICK_SECONDS:.0f} s of arrivals"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=100, help="of a round")
-    parser.add_argument("--rate", type=float, default=1.8, help="requests a second")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of arrivals in each run")
+    parser.add_argument("--load", type=float, default=0.9, help="share of what the pool can serve")
+    parser.add_argument("--rate", type=float, help="requests a second, instead of --load")
     parser.add_argument("--trace", type=Path, default=EXCERPT, help="Azure's or BurstGPT's columns")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--model", type=Path, default=MODEL_DIR, help="a folder")
@@ -147,11 +169,11 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, help="keeps the JSON there")
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.requests = 1, min(options.requests, 30)
+        options.rounds, options.seconds = 1, min(options.seconds, QUICK_SECONDS)
     if options.kv_tokens < options.max_model_len:
         parser.error("--kv-tokens: an engine must hold a request of --max-model-len")
-    for name in ("rounds", "requests", "rate", "prompt_factor", "output_factor"):
-        if getattr(options, name) <= 0:
+    for name in ("rounds", "seconds", "load", "rate", "prompt_factor", "output_factor"):
+        if (value := getattr(options, name)) is not None and value <= 0:
             parser.error(f"--{name.replace('_', '-')}: a number above 0 is expected")
     if bad := [pair for pair in options.set if not pair.startswith("FERRY_") or "=" not in pair]:
         parser.error(f"--set {bad[0]}: FERRY_NAME=value is expected")
@@ -167,8 +189,8 @@ def _random_model(stack: ExitStack, max_model_len: int) -> Path:
 def measure(options: argparse.Namespace, rows: Sequence[TraceRow]) -> dict[str, Any]:
     """Starts both installations, plays all rounds, returns what came out."""
     scale = Scale(
-        options.requests,
-        options.rate,
+        LEAST_REQUESTS,
+        options.rate or 1.0,
         options.prompt_factor,
         options.output_factor,
         options.max_model_len,
@@ -189,6 +211,10 @@ def measure(options: argparse.Namespace, rows: Sequence[TraceRow]) -> dict[str, 
             pools.append(stack.enter_context(started(f"rebalance-{name}", sizes, **settings)))
         bench = Bench(pools[0], pools[1], rows, scale)
         bench.warm_up()
+        rate = options.rate or options.load * bench.served_per_s()
+        requests = max(LEAST_REQUESTS, round(rate * options.seconds))
+        scale = bench.scale = replace(scale, requests=requests, rate_per_s=rate)
+        print(f"{requests} requests a run, {rate:.2f} a second", flush=True)
         found = bench.run(options.rounds, with_classes=not options.no_classes)
     high = [
         {a.index for a in arrivals_of(rows, n, scale) if a.priority_class is PriorityClass.HIGH}
