@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from engine_pool.config import PoolConfig
 from engine_pool.errors import NoInstance, RequestTooLarge
-from engine_pool.gateway_queue import GatewayQueue, Wish
+from engine_pool.gateway_queue import GatewayQueue
 from engine_pool.live_view import LiveView
 from engine_pool.placement import Placement
 from engine_pool.policy.dispatch import Choice, Refusal, RequestDemand
@@ -19,6 +19,7 @@ from engine_pool.policy.reports import why_nobody
 from engine_pool.prefixes import Prefixes
 from engine_pool.submission import Submission
 from engine_pool.types import InFlight, InstanceName, InstanceStatus
+from engine_pool.waiting_line import Wish
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ async def test_an_old_request_of_a_low_class_does_not_wait_for_ever(store_url: s
         await until(lambda: p.client.dispatcher.queue.oldest_s() > 0.05)
         # Looks that place nobody raise it above what comes now.
         p.report(used=CAPACITY_TOKENS)
-        await until(lambda: next(iter(p.client.dispatcher.queue._waiting.values())).turn.rank == 0)
+        await until(lambda: p.client.dispatcher.queue._line.in_order()[0].turn.rank == 0)
         p.send("normal")
         await p.queued(2)
         p.report(used=CAPACITY_TOKENS - 1500)
@@ -219,7 +219,7 @@ async def test_who_leaves_at_the_moment_of_release_leaves_no_trace_in_the_ledger
     async with pool(store_url, "i-01") as p:
         gone = p.send("a")
         await p.queued(1)
-        waiting = p.client.dispatcher.queue._waiting["a"]
+        waiting = p.client.dispatcher.queue._line.in_order()[0]
         take = waiting.wish.take
 
         def take_and_leave(choice: Choice) -> None:

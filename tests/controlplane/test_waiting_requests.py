@@ -146,3 +146,14 @@ async def test_a_request_ends_with_an_error_when_nobody_serves_for_too_long(
         assert asked.status == 503
         assert "No instance has served" in answer["error"]["message"]
         await asyncio.wait({asked.task})
+
+
+async def test_a_server_that_stops_sends_waiting_requests_away(full: Full, auth: str) -> None:
+    async with full() as w:
+        asked = w.ask("POST", "/v1/chat/completions", {"messages": MESSAGES}, authorization=auth)
+        await queued(w, 1)
+        w.runtime.begin_stop()
+        answer = await asked.json()
+        assert asked.status == 503
+        assert answer["error"]["code"] == "server_stopping"
+        assert w.gate.requests == []

@@ -19,7 +19,7 @@ from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
 from controlplane.gateway.pool_metrics import PoolCollector
 from controlplane.gateway.records import RecordWriter
 from engine_pool.client import PoolClient, pool_client
-from engine_pool.errors import ConfigError
+from engine_pool.errors import ConfigError, ServerStopping
 from engine_pool.served_model import resolve_model
 from engine_pool.token_log import request_key
 from engine_pool.types import EngineKind, InstanceState
@@ -81,6 +81,9 @@ class Runtime:
         """
         if not self.is_stopping:
             self.is_stopping = True
+            self.client.dispatcher.queue.give_up(
+                ServerStopping("This server is stopping; send the request again.")
+            )
             asyncio.get_running_loop().call_later(LET_GO_AFTER_S, self.client.reader.let_go)
 
     async def stop(self) -> None:
