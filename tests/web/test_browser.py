@@ -210,7 +210,7 @@ def test_the_cluster_page_lives(eight: Installation, browser: Browser, theme: st
 
 OTHERS = (
     *("/playground/", "/status/", "/cluster/?view=grid"),
-    *("/migrations/", "/migrations/preflight/", "/instances/i-02/"),
+    *("/migrations/", "/migrations/preflight/", "/instances/i-02/", "/rebalancing/pause/"),
 )
 
 
@@ -257,6 +257,25 @@ def test_a_request_is_moved_from_a_dialog_over_its_instance(
         # No engine is behind this made-up pool; the dialog says so and loses no word.
         expect(dialog.locator("[role=alert]")).to_contain_text("Migrations", timeout=WAIT_MS)
         expect(dialog.locator("[name=reason]")).to_have_value("kernel update")
+
+
+def test_rebalancing_is_paused_and_resumed_from_dialogs(
+    eight: Installation, browser: Browser
+) -> None:
+    with opened(eight, browser) as page:
+        page.click("#rebalancing-pause")
+        page.get_by_label("1 hour").check()
+        page.fill("dialog [name=reason]", "kernel update")
+        page.click("dialog button.primary")
+        detail = page.locator("#strip .detail")
+        expect(detail).to_contain_text("Automatic moves are paused by operator until")
+        expect(detail).to_contain_text("kernel update")
+        expect(page.locator("#rebalancing .line")).to_contain_text("paused by operator")
+        expect(page.locator("#rebalancing-pause")).to_be_hidden()
+        page.click("#rebalancing-resume")
+        page.click("dialog button.primary")
+        expect(detail).not_to_contain_text("paused")
+        expect(page.locator("#rebalancing-pause")).to_be_visible()
 
 
 def test_the_api_reference_opens(eight: Installation, browser: Browser) -> None:

@@ -79,7 +79,7 @@ def strip_of(
     now_unix_s: float,
     note: str = "",
 ) -> StripRow:
-    """Says in one line how the installation is. `note`: what to know while all is well."""
+    """Says in one line how the installation is. `note`: what operators have changed for a time."""
     away = [p for p in parts if p.answers is False]
     away.sort(key=lambda p: p.tone != "bad")
     fresh, oldest_unix_s = fresh_reports(rows, now_unix_s)
@@ -91,7 +91,8 @@ def strip_of(
     answering = ", ".join([*names, engines]) + " answer"
     worst = away[0]
     return StripRow(
-        worst.tone, worst.headline, worst.since_unix_s, worst.still_works, len(away) - 1,
+        worst.tone, worst.headline, worst.since_unix_s, f"{worst.still_works} {note}".rstrip(),
+        len(away) - 1,
         answering[:1].upper() + answering[1:], None,
     )  # fmt: skip
 
