@@ -95,15 +95,19 @@ class Pool:
         return self._installation.loads()[0].capacity_tokens
 
     def wait_idle(self) -> None:
+        """Raises: RuntimeError when it goes on working."""
         pool = self._installation
-        wait_for(
-            lambda: pool.running() + pool.waiting() == 0, f"{self.name} has no work", IDLE_TIMEOUT_S
-        )
+        with _in_words():
+            wait_for(
+                lambda: pool.running() + pool.waiting() == 0,
+                f"{self.name} has no work",
+                IDLE_TIMEOUT_S,
+            )
 
 
 @contextlib.contextmanager
 def started(name: str, sizes: Sizes, **settings: str) -> Iterator[Pool]:
-    """Starts an installation and ends it. Raises: AssertionError when it does not come up."""
+    """Starts an installation and ends it. Raises: RuntimeError when it does not come up."""
     with tempfile.TemporaryDirectory(prefix=f"ferry-{name}-") as folder:
         installation = Installation(
             Path(folder),
@@ -115,14 +119,15 @@ def started(name: str, sizes: Sizes, **settings: str) -> Iterator[Pool]:
             **settings,
         )
         try:
-            installation.wait_ready()
-            store = installation.store()
-            # Until it has passed nothing moves by itself, and it takes the cores for seconds.
-            wait_for(
-                lambda: store.hexists(FACTS, "self_test"),
-                "the self-test of moves",
-                SELF_TEST_TIMEOUT_S,
-            )
+            with _in_words():
+                installation.wait_ready()
+                store = installation.store()
+                # Until it has passed nothing moves by itself, and it takes the cores for seconds.
+                wait_for(
+                    lambda: store.hexists(FACTS, "self_test"),
+                    "the self-test of moves",
+                    SELF_TEST_TIMEOUT_S,
+                )
             keys = {
                 PriorityClass.NORMAL: installation.login["api_key"],
                 PriorityClass.HIGH: _high_key(installation),
@@ -130,6 +135,15 @@ def started(name: str, sizes: Sizes, **settings: str) -> Iterator[Pool]:
             yield Pool(name, installation, Door(f"{installation.url}/v1", sizes.model.name, keys))
         finally:
             installation.stop()
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """Makes an error for people of what is a failed test elsewhere."""
+    try:
+        yield
+    except AssertionError as error:
+        raise RuntimeError(str(error)) from None
 
 
 def _high_key(installation: Installation) -> str:

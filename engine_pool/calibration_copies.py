@@ -147,4 +147,7 @@ def _serve_other(connection: Connection, spec: EngineSpec) -> None:
         return plane
 
     connection.send_bytes(READY)
-    serve_plane(connection, open_plane)
+    try:
+        serve_plane(connection, open_plane)
+    finally:
+        engine.close()
