@@ -11,6 +11,7 @@ Report = Mapping[str, Any]
 SAME_SHARE: Final = 0.05
 """Two values nearer than this are called about the same: other seeds differ by far more."""
 CHANGES_NAMED: Final = 3
+OFF: Final = "off"
 
 
 class Tile(NamedTuple):
@@ -60,7 +61,7 @@ def percent(share: float | None) -> str:
     return DASH if share is None else f"{number(share * 100)} %"
 
 
-def sentence(report: Report, baseline: Report | None) -> str:
+def sentence(report: Report, baseline: Report | None, label: str) -> str:
     """Says the result in one sentence or two, with numbers."""
     summary = report["summary"]
     if baseline is None:
@@ -69,8 +70,8 @@ def sentence(report: Report, baseline: Report | None) -> str:
             f"{duration(summary['prefill_p99_ms'])} at P99; {_events(report)}."
         )
     other = baseline["summary"]
-    first = _moved_from(other["prefill_p99_ms"], summary["prefill_p99_ms"])
-    mean = _moved_from(other["request_mean_ms"], summary["request_mean_ms"])
+    first = _moved_from(other["prefill_p99_ms"], summary["prefill_p99_ms"], label)
+    mean = _moved_from(other["request_mean_ms"], summary["request_mean_ms"], label)
     return (
         f"{_because(changes(report['scenario'], baseline['scenario']))} the P99 time to first "
         f"token {first}. A whole request's mean time {mean}; {_events(report)}."
@@ -178,10 +179,10 @@ def _facts(scenario: Report) -> dict[str, str]:
         told["Lengths"] = f"prompt {load['input']}, output {load['output']}"
     told |= {
         "High class": percent(load["high_share"]),
-        "Dispatch": str(policy["dispatch"]).replace("_", " "),
+        "Dispatch": "in turn" if policy["dispatch"] == "round_robin" else "to the freest",
         "Moves": _moves(policy),
-        "Priorities": "on" if policy["priorities"] else "off",
-        "Late binding": "on" if policy["late_binding"] else "off",
+        "Priorities": "on" if policy["priorities"] else OFF,
+        "Late binding": "on" if policy["late_binding"] else OFF,
         "Scaling": _scaling(scaling),
         "Speed": f"{number(costs['time_scale'])} x the A10's times",
         "Seed": str(scenario["seed"]),
@@ -198,7 +199,7 @@ def _arrivals(load: Report) -> str:
 
 def _moves(policy: Report) -> str:
     if not policy["migration"]:
-        return "off"
+        return OFF
     below, above = number(policy["below_steps"]), number(policy["above_steps"])
     every = number(policy["rebalance_interval_ms"])
     return f"from under {below} to over {above} steps, each {every} ms"
@@ -206,7 +207,7 @@ def _moves(policy: Report) -> str:
 
 def _scaling(scaling: Report) -> str:
     if not scaling["enabled"]:
-        return "off"
+        return OFF
     low, high = number(scaling["low_steps"]), number(scaling["high_steps"])
     return f"{scaling['min_instances']} to {scaling['max_instances']}, band {low} to {high} steps"
 
@@ -214,7 +215,12 @@ def _scaling(scaling: Report) -> str:
 def _change(fact: Fact) -> str:
     if fact.name == "Instances":
         return f"{plural(int(fact.value.replace(',', '')), 'instance')} instead of {fact.baseline}"
-    name = fact.name.lower() if fact.name != "KV cache" else fact.name
+    name = fact.name if fact.name == "KV cache" else fact.name.lower()
+    if fact.value == OFF:
+        return f"no {name}"
+    # What it was changed from says nothing more.
+    if fact.baseline == OFF:
+        return name
     return f"{name} {fact.value} instead of {fact.baseline}"
 
 
@@ -227,11 +233,11 @@ def _because(changed: list[str]) -> str:
     return f"With {' and '.join(changed)}"
 
 
-def _moved_from(before: float | None, now: float | None) -> str:
+def _moved_from(before: float | None, now: float | None, label: str) -> str:
     if before is None or now is None:
         return f"is {duration(now)}"
     if abs(now - before) <= SAME_SHARE * before:
-        return f"stays at about {duration(now)} ({duration(before)} before)"
+        return f"stays at about {duration(now)} ({label}: {duration(before)})"
     verb = "falls" if now < before else "rises"
     return f"{verb} from {duration(before)} to {duration(now)}"
 

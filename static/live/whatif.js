@@ -2,7 +2,7 @@
 // page's tables have the same numbers.
 
 import { colours } from "./charts.js";
-import { byId, find } from "./dom.js";
+import { byId, find, speak } from "./dom.js";
 import { position } from "./drawing.js";
 import { number } from "./format.js";
 
@@ -172,7 +172,10 @@ function draw() {
 
 const run = find(document, "#run");
 // When the run ends, refresh.js puts the result in place and then writes the state.
-new MutationObserver(draw).observe(run, { attributes: true, attributeFilter: ["data-state"] });
+new MutationObserver(() => {
+  speak(`The run is ${run.getAttribute("data-state")}`);
+  draw();
+}).observe(run, { attributes: true, attributeFilter: ["data-state"] });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 addEventListener("resize", draw);
 if (document.readyState === "complete") draw();

@@ -1,5 +1,6 @@
 """What would change if...? The form, the runs, and one run with its charts."""
 
+from textwrap import shorten
 from typing import Any, Final
 
 from django.conf import settings
@@ -164,7 +165,7 @@ def _one(
     if found.report is not None:
         sides = (found.report, found.baseline_report, label)
         context |= {
-            "sentence": whatif_words.sentence(found.report, found.baseline_report),
+            "sentence": whatif_words.sentence(*sides),
             "tiles": whatif_words.tiles(*sides),
             "charts": whatif_charts.charts(*sides),
             "chart_data": whatif_charts.data(*sides),
@@ -215,7 +216,7 @@ def _base(origin: str, now: Scenario) -> Scenario:
 def _name(scenario: Scenario, baseline: Scenario | None) -> str:
     changed = whatif_words.changes(scenario, baseline) if baseline is not None else []
     named = ", ".join(changed[:2]) or scenario["name"] or "The pool as it is"
-    return str(named[:1].upper() + named[1:])[:NAME_MAX_CHARS]
+    return shorten(str(named[:1].upper() + named[1:]), NAME_MAX_CHARS, placeholder="…")
 
 
 def _found(run_id: str) -> SimulationRun:
