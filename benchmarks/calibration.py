@@ -11,7 +11,9 @@ pool was slower than foretold.
 
 What the simulator does not have: vLLM cuts prompts into chunks and computes them beside decodes
 (`mixed_step_ratio` in the cost file says what that is worth), prefix caches (the prompts here share
-none), the gateway, and other processes on the engines' cores. Five minutes; `--quick` two to three.
+none), other processes on the engines' cores, and the way through gateway and store: what a lone
+request needs besides its prefill is `way_ms`, and `ratios_with_way` has it added to what was
+predicted. Five minutes; `--quick` two to three.
 The last line is JSON. Exit code 1: a request failed.
 """
 
@@ -19,106 +21,37 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.calibration_prediction import (
+    FIGURES,
+    measured_figures,
+    predicted_figures,
+    scenario_for,
+)
 from benchmarks.migration_rig import Interrupted, end_on_signals
-from benchmarks.rebalance_figures import percentile
 from benchmarks.rebalance_load import Outcome, bytes_per_kv_token, play
 from benchmarks.rebalance_pool import Pool, Sizes, started
 from benchmarks.rebalance_trace import EXCERPT, Scale, arrivals_of
 from benchmarks.servers import MODEL_DIR, ROOT
 from engine_pool.simulator.cost_file import CostFileError, MeasuredCosts, read_costs
-from engine_pool.simulator.scenario import Scenario, scenario_of
 from engine_pool.simulator.sim_request import Arrival
 from engine_pool.simulator.trace import TraceError, read_trace
-from engine_pool.simulator.world import World
 
 GIB: Final = 1024**3
 CALIBRATION_TIMEOUT_S: Final = 600.0
-STEP_BUDGET_TOKENS: Final = 2048
-"""vLLM's max_num_batched_tokens on CPU: prompt tokens of one step."""
-WARM_UP_REQUESTS: Final = 6
-FIGURES: Final = (
-    "ttft_mean_ms",
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "request_mean_ms",
-    "request_p99_ms",
-    "decode_mean_ms",
-    "decode_p99_ms",
-)
-
-
-def measured_figures(outcome: Outcome) -> dict[str, float]:
-    """Returns what the readers of the real pool saw."""
-    return _figures(
-        [s.ttft_ms for s in outcome.seen],
-        [s.latency_ms for s in outcome.seen],
-        [ms for s in outcome.seen if (ms := s.decode_ms) is not None],
-    )
-
-
-def predicted_figures(scenario: Scenario, arrivals: Sequence[Arrival]) -> dict[str, float]:
-    """Runs the simulator on the same requests and returns the same figures."""
-    world = World(scenario, list(arrivals))
-    world.run(None)
-    world.check_integrity()
-    ttft: list[float] = []
-    latency: list[float] = []
-    decode: list[float] = []
-    for r in world.requests:
-        assert r.first_token_s is not None, "every request has finished"
-        assert r.finish_s is not None, "every request has finished"
-        ttft.append((r.first_token_s - r.arrival_s) * 1000)
-        latency.append((r.finish_s - r.arrival_s) * 1000)
-        if r.output_tokens > 1:
-            decode.append((r.finish_s - r.first_token_s) * 1000 / (r.output_tokens - 1))
-    return _figures(ttft, latency, decode) | {
-        "preemptions": sum(r.preemptions for r in world.requests),
-        "moves": sum(r.moves for r in world.requests),
-    }
-
-
-def scenario_for(costs: MeasuredCosts, capacity_tokens: int, instances: int) -> Scenario:
-    """Returns a pool like the real one."""
-    engine = costs.engine
-    return scenario_of(
-        {
-            "name": "calibration",
-            "pool": {
-                "instances": instances,
-                "capacity_tokens": capacity_tokens,
-                "block_size_tokens": engine.block_size_tokens,
-                "max_running": engine.max_running,
-                "max_prefill_tokens": STEP_BUDGET_TOKENS,
-                # vLLM admits up to the last block.
-                "watermark": 0.0,
-            },
-            "costs": costs.scenario_section(),
-        }
-    )
-
-
-def _figures(
-    ttft: Sequence[float], latency: Sequence[float], decode: Sequence[float]
-) -> dict[str, float]:
-    return {
-        "requests": len(ttft),
-        "ttft_mean_ms": sum(ttft) / len(ttft),
-        "ttft_p50_ms": percentile(ttft, 50),
-        "ttft_p99_ms": percentile(ttft, 99),
-        "request_mean_ms": sum(latency) / len(latency),
-        "request_p99_ms": percentile(latency, 99),
-        "decode_mean_ms": sum(decode) / len(decode),
-        "decode_p99_ms": percentile(decode, 99),
-    }
+LONE_REQUESTS: Final = 8
+LONE_PROMPT_TOKENS: Final = 32
+WAY: Final = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms", "request_mean_ms", "request_p99_ms")
+"""Figures that a request's way to its engine is a part of."""
 
 
 def calibrate(options: argparse.Namespace, gib: float, path: Path) -> None:
@@ -139,12 +72,23 @@ def calibrate(options: argparse.Namespace, gib: float, path: Path) -> None:
         raise RuntimeError(f"the engine could not be measured: {error}") from error
 
 
+def way_ms(pool: Pool, costs: MeasuredCosts) -> float:
+    """Returns what a lone request's first token takes besides its prefill: gateway, store, client.
+    The first requests warm the pool up. Raises: RuntimeError when one fails."""
+    lone = Arrival(0, 0.0, LONE_PROMPT_TOKENS, 2)
+    ttft_ms: list[float] = []
+    for number in range(2 * LONE_REQUESTS):
+        seed = f"alone-{number}"
+        outcome = asyncio.run(play(pool.door, [lone], seed=seed, with_classes=False))
+        if outcome.failures:
+            raise RuntimeError(outcome.failures[0])
+        ttft_ms.append(outcome.seen[0].ttft_ms)
+    alone_ms = statistics.median(ttft_ms[LONE_REQUESTS:])
+    return max(0.0, alone_ms - costs.steps.prefill_ms([LONE_PROMPT_TOKENS]))
+
+
 def play_on(pool: Pool, arrivals: Sequence[Arrival]) -> tuple[Outcome, dict[str, int]]:
-    """Plays the load on the real pool. Raises: RuntimeError when not even the warm-up works."""
-    few = [replace(a, arrival_s=0.25 * n) for n, a in enumerate(arrivals[:WARM_UP_REQUESTS])]
-    warm_up = asyncio.run(play(pool.door, few, seed="warm-up", with_classes=False))
-    if warm_up.failures:
-        raise RuntimeError(warm_up.failures[0])
+    """Plays the load on the real pool."""
     pool.wait_idle()
     before = pool.counts()
     outcome = asyncio.run(play(pool.door, arrivals, seed="measured", with_classes=False))
@@ -175,6 +119,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     print("starting an installation", flush=True)
     with started("calibration", sizes) as pool:
         capacity_tokens = pool.capacity_tokens()
+        way = way_ms(pool, costs)
         outcome, counts = play_on(pool, arrivals)
     measured = measured_figures(outcome) | counts
     scenario = scenario_for(costs, capacity_tokens, sizes.instances)
@@ -183,6 +128,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "predicted": _rounded(predicted),
         "measured": _rounded(measured),
         "ratios": {name: round(predicted[name] / measured[name], 3) for name in FIGURES},
+        "way_ms": round(way, 2),
+        "ratios_with_way": {n: round((predicted[n] + way) / measured[n], 3) for n in WAY},
         "failures": list(outcome.failures)[:20],
         "client_late_ms": round(outcome.late_ms, 1),
         "scale": asdict(scale),
@@ -192,13 +139,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Returns the figures for a reader."""
-    lines = [f"{'':18}{'predicted':>12}{'measured':>12}{'ratio':>8}"]
+    lines = [f"{'':18}{'predicted':>12}{'measured':>12}{'ratio':>8}{'with the way':>14}"]
     for name in (*FIGURES, "preemptions", "moves"):
-        ratio = result["ratios"].get(name)
+        ratio, with_way = result["ratios"].get(name), result["ratios_with_way"].get(name)
         lines.append(
             f"{name:18}{result['predicted'][name]:>12,.1f}{result['measured'][name]:>12,.1f}"
             f"{'' if ratio is None else f'{ratio:8.2f}'}"
+            f"{'' if with_way is None else f'{with_way:14.2f}'}"
         )
+    lines.append(f"a lone request's way through gateway and store: {result['way_ms']:.1f} ms")
     if (mixed := result["costs"]["mixed_step_ratio"]) is not None:
         lines.append(f"a prefill beside a decode step against one after the other: {mixed:.2f}")
     return "\n".join(lines)
