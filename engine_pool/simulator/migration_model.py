@@ -92,7 +92,6 @@ class Mover:
         move.source_state = state
         if state in ENDS and self.active.get(move.request.index) is move:
             del self.active[move.request.index]
-            move.request.is_moving = False
         self._carry_out(move, commands)
         self._end(move, was_over)
 
@@ -107,6 +106,9 @@ class Mover:
     def _end(self, move: Move, was_over: bool) -> None:
         if move.is_over and not was_over and move.ended_s is None:
             move.ended_s = self.clock.now_s
+            if move.adopted_s is None:
+                # Not before the destination has let go: a second move there would find its room.
+                move.request.is_moving = False
             self.clock.move_ended(move)
 
     def _carry_out(self, move: Move, commands: Commands) -> None:

@@ -78,6 +78,7 @@ def small(
     workload: Mapping[str, object] | None = None,
     policy: Mapping[str, object] | None = None,
     scaling: Mapping[str, object] | None = None,
+    costs: Mapping[str, object] | None = None,
 ) -> Scenario:
     """A pool of four engines and 200 requests that are too many for it."""
     return scenario_of(
@@ -93,5 +94,6 @@ def small(
             },
             "policy": policy or {},
             "scaling": scaling or {},
+            "costs": costs or {},
         }
     )

@@ -250,3 +250,21 @@ def test_rounds_of_rebalancing_rest_while_the_pool_is_empty() -> None:
         events += 1
     assert world.last_arrival_s > 1000
     assert events < 6000, "2,000 looks for the charts, and those of four requests"
+
+
+def test_a_request_moves_again_only_when_its_last_destination_has_let_go() -> None:
+    """With slow messages the source knows long before the destination that a move is over."""
+    world = world_of(
+        small(
+            policy={"below_steps": 500.0, "above_steps": 500.0, "rebalance_interval_ms": 10.0},
+            costs={"message_ms": 80.0},
+        )
+    )
+    given_up = set()
+    while world.step():
+        for move in world.moves:
+            if move.abort_code and not move.is_over:
+                given_up.add(id(move))
+                assert move.request.is_moving
+    world.check_integrity()
+    assert given_up, "some moves were given up while a message was on its way"
