@@ -1,17 +1,16 @@
-"""A what-if run in words: what was asked, what came of it, what it does not know. Pure."""
+"""What came of a what-if run, in words and numbers. Pure."""
 
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 from controlplane.fleet.tiles import DASH, number
 from web.move_units import plural
+from web.whatif_facts import changes
 
 Report = Mapping[str, Any]
 SAME_SHARE: Final = 0.05
 """Two values nearer than this are called about the same: other seeds differ by far more."""
 CHANGES_NAMED: Final = 3
-OFF: Final = "off"
 
 
 class Tile(NamedTuple):
@@ -27,13 +26,6 @@ class ClassRow(NamedTuple):
     name: str
     side: str
     cells: tuple[str, ...]
-
-
-class Fact(NamedTuple):
-    name: str
-    value: str
-    baseline: str
-    """Empty: the same, or nothing to compare with."""
 
 
 CLASS_COLUMNS: Final = (
@@ -76,15 +68,6 @@ def sentence(report: Report, baseline: Report | None, label: str) -> str:
         f"{_because(changes(report['scenario'], baseline['scenario']))} the P99 time to first "
         f"token {first}. A whole request's mean time {mean}; {_events(report)}."
     )
-
-
-def changes(scenario: Report, baseline: Report) -> list[str]:
-    """Returns what differs, each as "4 instances instead of 3"."""
-    found = []
-    for fact in facts(scenario, baseline):
-        if fact.baseline:
-            found.append(_change(fact))
-    return found
 
 
 def tiles(report: Report, baseline: Report | None, label: str) -> list[Tile]:
@@ -151,77 +134,6 @@ def remaining(progress: float, elapsed_s: float) -> str:
         return ""
     left_s = elapsed_s * (1 - progress) / progress
     return "about a second left" if left_s < 1.5 else f"about {number(round(left_s))} s left"
-
-
-def facts(scenario: Report, baseline: Report | None = None) -> list[Fact]:
-    """Returns what was asked; of a comparison also where the other side differs."""
-    shown = _facts(scenario)
-    other = {} if baseline is None else _facts(baseline)
-    return [
-        Fact(name, value, other[name] if name in other and other[name] != value else "")
-        for name, value in shown.items()
-    ]
-
-
-def _facts(scenario: Report) -> dict[str, str]:
-    pool, load, policy = scenario["pool"], scenario["workload"], scenario["policy"]
-    scaling, costs = scenario["scaling"], scenario["costs"]
-    told = {
-        "Instances": number(pool["instances"]),
-        "KV cache": f"{number(pool['capacity_tokens'])} tokens each",
-        "Batch": f"at most {plural(pool['max_running'], 'request')}",
-        "Requests": number(load["requests"]),
-        "Arrivals": _arrivals(load),
-    }
-    if load["kind"] == "trace":
-        told["Lengths"] = f"trace {PurePath(load['file']).name}"
-    else:
-        told["Lengths"] = f"prompt {load['input']}, output {load['output']}"
-    told |= {
-        "High class": percent(load["high_share"]),
-        "Dispatch": "in turn" if policy["dispatch"] == "round_robin" else "to the freest",
-        "Moves": _moves(policy),
-        "Priorities": "on" if policy["priorities"] else OFF,
-        "Late binding": "on" if policy["late_binding"] else OFF,
-        "Scaling": _scaling(scaling),
-        "Speed": f"{number(costs['time_scale'])} x the A10's times",
-        "Seed": str(scenario["seed"]),
-    }
-    return told
-
-
-def _arrivals(load: Report) -> str:
-    if load["kind"] == "trace" and load["as_recorded"]:
-        return "as recorded"
-    rate = f"{number(load['rate_per_s'])} a second"
-    return rate if load["kind"] == "trace" else f"{rate}, CV {number(load['cv'])}"
-
-
-def _moves(policy: Report) -> str:
-    if not policy["migration"]:
-        return OFF
-    below, above = number(policy["below_steps"]), number(policy["above_steps"])
-    every = number(policy["rebalance_interval_ms"])
-    return f"from under {below} to over {above} steps, each {every} ms"
-
-
-def _scaling(scaling: Report) -> str:
-    if not scaling["enabled"]:
-        return OFF
-    low, high = number(scaling["low_steps"]), number(scaling["high_steps"])
-    return f"{scaling['min_instances']} to {scaling['max_instances']}, band {low} to {high} steps"
-
-
-def _change(fact: Fact) -> str:
-    if fact.name == "Instances":
-        return f"{plural(int(fact.value.replace(',', '')), 'instance')} instead of {fact.baseline}"
-    name = fact.name if fact.name == "KV cache" else fact.name.lower()
-    if fact.value == OFF:
-        return f"no {name}"
-    # What it was changed from says nothing more.
-    if fact.baseline == OFF:
-        return name
-    return f"{name} {fact.value} instead of {fact.baseline}"
 
 
 def _because(changed: list[str]) -> str:

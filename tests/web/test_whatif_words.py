@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine_pool.simulator.scenario import scenario_of
-from web import whatif_charts, whatif_words
+from web import whatif_charts, whatif_facts, whatif_words
 
 
 def report(p99_ms: float | None = 1900.0, mean_ms: float = 8000.0, **sections: Any) -> Any:
@@ -70,7 +70,7 @@ def test_durations_have_the_unit_that_reads_best(value_ms: float | None, words: 
 def test_changes_are_named_with_both_values(
     mine: dict[str, Any], other: dict[str, Any], words: list[str]
 ) -> None:
-    found = whatif_words.changes(scenario_of(mine).to_dict(), scenario_of(other).to_dict())
+    found = whatif_facts.changes(scenario_of(mine).to_dict(), scenario_of(other).to_dict())
     assert found == words
 
 

@@ -20,7 +20,7 @@ from controlplane.whatif.selectors import run_get, runs_before, runs_list
 from controlplane.whatif.services import run_cancel, run_start
 from controlplane.whatif.toml import toml_of
 from controlplane.whatif.values import Scenario, WhatIfRefused, Wish
-from web import whatif_charts, whatif_form, whatif_notes, whatif_words
+from web import whatif_charts, whatif_facts, whatif_fields, whatif_form, whatif_notes, whatif_words
 from web.views.frame import operators_only, render_page
 
 PAGE: Final = "whatif"
@@ -111,7 +111,7 @@ def _checked(scenario: Scenario, base: Scenario, errors: dict[str, str]) -> Scen
         try:
             return checks.check_scenario(scenario)
         except WhatIfRefused as refusal:
-            if refusal.field not in whatif_form.FIELDS or refusal.field in errors:
+            if refusal.field not in whatif_fields.FIELDS or refusal.field in errors:
                 raise
             errors[refusal.field] = whatif_form.in_words(str(refusal))
             whatif_form.put_back(scenario, refusal.field, base)
@@ -127,12 +127,12 @@ def _page(
     problem: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    choices = {whatif_form.TRACE: files.names(".csv"), whatif_form.COSTS: files.names(".json")}
+    choices = {whatif_fields.TRACE: files.names(".csv"), whatif_fields.COSTS: files.names(".json")}
     context: dict[str, Any] = {
         "page": PAGE,
         "groups": whatif_form.groups(values, errors, choices),
         "compare": values.get("compare", "now"),
-        "compares": whatif_form.COMPARE,
+        "compares": whatif_fields.COMPARE,
         "name": values.get("name", ""),
         "name_max": NAME_MAX_CHARS,
         "origin": values["origin"],
@@ -157,7 +157,7 @@ def _one(
         "run": found,
         "error": error,
         "label": label,
-        "facts": whatif_words.facts(found.scenario, found.baseline),
+        "facts": whatif_facts.facts(found.scenario, found.baseline),
         "notes": whatif_notes.assumptions(found.scenario),
         "waiting": whatif_notes.progress_words(found, runs_before(found), timezone.now()),
         "now_unix_s": picture.at_unix_s,
@@ -214,7 +214,7 @@ def _base(origin: str, now: Scenario) -> Scenario:
 
 
 def _name(scenario: Scenario, baseline: Scenario | None) -> str:
-    changed = whatif_words.changes(scenario, baseline) if baseline is not None else []
+    changed = whatif_facts.changes(scenario, baseline) if baseline is not None else []
     named = ", ".join(changed[:2]) or scenario["name"] or "The pool as it is"
     return shorten(str(named[:1].upper() + named[1:]), NAME_MAX_CHARS, placeholder="…")
 
