@@ -60,14 +60,14 @@ def test_a_move_that_begins_has_its_row_and_its_audit_entry(pool: MovingPool, ol
 def test_the_reason_has_the_persons_words_and_both_freenesses(pool: MovingPool, olga: User) -> None:
     ask(olga, destination=None, reason=" i-01 is hot ")
     reason = str(pool.gate.wishes[0][1]["reason"])
-    # (10,000 tokens - 3 requests of 16) / 3 at i-01; nothing runs at i-02.
-    assert reason == "operator olga: i-01 is hot; i-01 3317 decode steps, i-02 idle"
+    # (10,000 tokens - 160 in use) / 3 at i-01; nothing runs at i-02.
+    assert reason == "operator olga: i-01 is hot; i-01 3280 decode steps, i-02 idle"
 
 
 def test_two_busy_instances_are_compared_in_steps(pool: MovingPool, olga: User) -> None:
     pool.serve("i-03", running={"i-03": ["x"]})
     ask(olga, destination="i-03")
-    assert pool.gate.wishes[0][1]["reason"] == "operator olga; i-01 3317, i-03 9984 decode steps"
+    assert pool.gate.wishes[0][1]["reason"] == "operator olga; i-01 3280, i-03 9840 decode steps"
 
 
 def test_a_refused_move_leaves_an_audit_entry_and_no_row(pool: MovingPool, olga: User) -> None:
