@@ -6,7 +6,7 @@ times: an excerpt of the Azure conversation trace, lengths and rate scaled to th
 KV memory is tight. Then a third run of the round gives a tenth of the requests the high class, to
 be compared with the same requests in the round without classes.
 
-    python -m benchmarks.rebalance [--quick] [--rounds 3] [--seconds 45] [--load 0.9 | --rate 1.5]
+    python -m benchmarks.rebalance [--quick] [--rounds 3] [--seconds 45] [--load 0.8 | --rate 1.5]
         [--trace FILE] [--model FOLDER | --random-model] [--kv-tokens 3840] [--save FILE]
 
 The rate is found by itself: some requests that come all at once say how many a second the pool
@@ -146,7 +146,7 @@ def read_options() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=45.0, help="of arrivals in each run")
-    parser.add_argument("--load", type=float, default=0.9, help="share of what the pool can serve")
+    parser.add_argument("--load", type=float, default=0.8, help="share of what the pool can serve")
     parser.add_argument("--rate", type=float, help="requests a second, instead of --load")
     parser.add_argument("--trace", type=Path, default=EXCERPT, help="Azure's or BurstGPT's columns")
     which = parser.add_mutually_exclusive_group()
