@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from controlplane.fleet.tiles import number
 from controlplane.whatif.models import RunState, SimulationRun
-from controlplane.whatif.present import WINDOW, RecentLoad, nearest_mix
+from controlplane.whatif.present import COSTS_FILE, WINDOW, RecentLoad, nearest_mix
 from engine_pool.simulator.workload import MIXES
 from web.move_units import plural
 from web.whatif_words import remaining
@@ -94,8 +94,9 @@ def _step_times(costs: Mapping[str, Any]) -> str:
     prompt = scale * (costs["prefill_base_ms"] + 256 * costs["prefill_ms_per_token"])
     return (
         f"Fits of published measurements of LLaMA-7B on an A10{times}: {number(one)} ms for a step "
-        f"of one request, {number(prompt)} ms for a prompt of 256 tokens. Your engines differ; "
-        "measure them and choose the file for numbers of your own."
+        f"of one request, {number(prompt)} ms for a prompt of 256 tokens. Your engines differ: "
+        f"measure them by python -m engine_pool.calibrate --out {COSTS_FILE}, and put the file "
+        "into the folder for what-if runs (FERRY_WHATIF_DIR)."
     )
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from controlplane.tenants.models import Tenant
 from controlplane.whatif.models import RunState, SimulationRun
 from controlplane.whatif.runner import run_next
 from controlplane.whatif.values import GoOn, Report, RunFailed, Scenario
+from engine_pool.simulator.cost_file import write_costs
 from engine_pool.simulator.run import run as simulate
 from engine_pool.simulator.scenario import scenario_of
+from tests.simulator.test_cost_file import COSTS
 from tests.web.conftest import FakeWatch
 from tests.web.reading import page, text_of
 from web import whatif_form
@@ -102,6 +105,31 @@ def test_the_present_load_comes_from_the_last_minutes(
     assert float(sent["workload.rate_per_s"]) == pytest.approx(0.4, rel=0.05)
     assert sent["workload.high_share"] == "25"
     assert "prompts of 110 and answers of 480 tokens on average" in text_of(html)
+
+
+def test_measured_step_times_are_the_pools_own(
+    watch: FakeWatch, operators_client: Client, settings: Any, tmp_path: Path
+) -> None:
+    settings.WHATIF_DIR = tmp_path
+    write_costs(tmp_path / "costs.json", COSTS)
+    sent = fill(page(operators_client, "/whatif/"))
+    assert (sent["costs.file"], sent["costs.time_scale"]) == ("costs.json", "1")
+    assert operators_client.post("/whatif/", sent).status_code == 303
+    run = SimulationRun.objects.get()
+    for side in (run.scenario, run.baseline or {}):
+        assert (side["costs"]["file"], side["costs"]["decode_base_ms"]) == ("costs.json", 30.0)
+
+
+def test_step_times_that_cannot_be_read_do_not_take_the_page_away(
+    watch: FakeWatch, operators_client: Client, settings: Any, tmp_path: Path
+) -> None:
+    settings.WHATIF_DIR = tmp_path
+    (tmp_path / "costs.json").write_text("{}")
+    sent = fill(page(operators_client, "/whatif/"))
+    assert sent["costs.file"] == ""
+    answer = operators_client.post("/whatif/", {**sent, "costs.file": "costs.json"})
+    assert answer.status_code == 400
+    assert 'id="f-costs-file-error"' in answer.content.decode()
 
 
 def test_without_requests_the_form_says_that_the_load_is_made_up(

@@ -1,5 +1,6 @@
 """What would change if...? The form, the runs, and one run with its charts."""
 
+import logging
 from textwrap import shorten
 from typing import Any, Final
 
@@ -15,13 +16,15 @@ from controlplane.fleet.watch import fleet_watch
 from controlplane.whatif import checks, files
 from controlplane.whatif.limits import NAME_MAX_CHARS
 from controlplane.whatif.models import SimulationRun
-from controlplane.whatif.present import RecentLoad, present_scenario, recent_load
+from controlplane.whatif.present import COSTS_FILE, RecentLoad, present_scenario, recent_load
 from controlplane.whatif.selectors import run_get, runs_before, runs_list
 from controlplane.whatif.services import run_cancel, run_start
 from controlplane.whatif.toml import toml_of
 from controlplane.whatif.values import Scenario, WhatIfRefused, Wish
 from web import whatif_charts, whatif_facts, whatif_fields, whatif_form, whatif_notes, whatif_words
 from web.views.frame import operators_only, render_page
+
+logger = logging.getLogger(__name__)
 
 PAGE: Final = "whatif"
 FROM_NOW: Final = ""
@@ -189,13 +192,25 @@ def _now(picture: Picture, load: RecentLoad | None) -> Scenario:
     rows = picture.rows.values()
     serving = sum(row.state == "serving" for row in rows)
     capacities = [row.capacity_tokens for row in rows if row.capacity_tokens]
-    present = present_scenario(
-        settings.POOL,
-        load,
-        instances=serving or settings.POOL.instances,
-        capacity_tokens=min(capacities, default=None),
-    )
-    return checks.complete(present)
+    measured = COSTS_FILE if COSTS_FILE in files.names(".json") else ""
+
+    def present(costs_file: str) -> Scenario:
+        return checks.complete(
+            present_scenario(
+                settings.POOL,
+                load,
+                instances=serving or settings.POOL.instances,
+                capacity_tokens=min(capacities, default=None),
+                costs_file=costs_file,
+            )
+        )
+
+    try:
+        return present(measured)
+    except WhatIfRefused as refusal:
+        # A measurement that cannot be read must not take the page away.
+        logger.warning("%s is not used: %s", measured, refusal)
+        return present("")
 
 
 def _origin(values: Any) -> str:

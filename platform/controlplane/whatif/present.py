@@ -14,6 +14,8 @@ from engine_pool.simulator.costs import LIVELY
 from engine_pool.simulator.workload import CAP_TOKENS, MIXES
 from engine_pool.types import EngineKind, PriorityClass
 
+COSTS_FILE: Final = "costs.json"
+"""Of engine_pool/calibrate.py, in the folder for what-if runs: this pool's own step times."""
 WINDOW: Final = timedelta(minutes=10)
 """Of the requests that count as the present load; as long as the cluster page's charts."""
 RECORDS_MAX: Final = 5000
@@ -74,15 +76,21 @@ def nearest_mix(mean_tokens: float) -> str:
 
 
 def present_scenario(
-    config: PoolConfig, load: RecentLoad | None, *, instances: int, capacity_tokens: int | None
+    config: PoolConfig,
+    load: RecentLoad | None,
+    *,
+    instances: int,
+    capacity_tokens: int | None,
+    costs_file: str = "",
 ) -> Scenario:
     """Returns the pool as it is, under the load that came lately or a named mix.
 
-    `capacity_tokens`: as the instances report it; None: the simulator's own.
+    `capacity_tokens`: as the instances report it; None: the simulator's own. `costs_file`: what was
+    measured on this pool's engines; empty: nothing was.
     """
     count = max(1, instances)
     is_simulated = config.engine is EngineKind.SIMULATED
-    scale = LIVELY.time_scale if is_simulated else 1.0
+    scale = LIVELY.time_scale if is_simulated and not costs_file else 1.0
     pool: Scenario = {"instances": count, "max_running": config.max_running}
     if capacity_tokens:
         pool["capacity_tokens"] = capacity_tokens
@@ -108,7 +116,7 @@ def present_scenario(
         "seed": 1,
         "pool": pool,
         "workload": workload,
-        "costs": {"time_scale": scale},
+        "costs": {"file": costs_file, "time_scale": scale},
         "policy": _policy(config, capacity_tokens),
         "scaling": _scaling(config),
     }
