@@ -102,6 +102,9 @@ class EngineBooks:
     def candidates(self) -> list[Candidate]:
         """Lists its requests for the choice of one that moves, as of the step that goes on."""
         size, steps = self._block_tokens, self.batch.steps
+        if self.prefilling:
+            # The batch stands still: nobody in it has the block of the next token yet.
+            steps -= 1
         found = []
         for r in self.batch.members.values():
             held = ((r.offset + steps) // size + 1) * size

@@ -40,6 +40,16 @@ def test_a_prefill_stalls_those_that_decode() -> None:
     assert first.finish_s == second.finish_s == pytest.approx(stalled_ms / 1000)
 
 
+def test_a_stalled_request_would_move_with_the_blocks_that_it_holds() -> None:
+    bench = Bench()
+    bench.add(request(0, 15, 3), request(1, 1000, 2))
+    bench.run(until_s=COSTS.prefill_ms([15]) / 1000 + 0.001)
+    (stalled,) = bench.engine.candidates()
+    assert (stalled.kv_tokens, stalled.need_tokens) == (16, 32)
+    bench.run(until_s=COSTS.prefill_ms([15]) / 1000 + COSTS.prefill_ms([1000]) / 1000 + 0.001)
+    assert bench.engine.candidates()[0].kv_tokens == 32
+
+
 def test_prompts_that_wait_together_are_computed_in_one_step() -> None:
     bench, busy = Bench(limits(max_prefill_tokens=300)), request(0, 16, 2)
     bench.add(busy)
