@@ -166,6 +166,7 @@ class ParityWorld(World):
     # Rebalancing
 
     def _round(self) -> None:
+        # Live, rounds go on while the pool is empty, and forget their pairs; the simulator's rest.
         self.pool_now()
         self._tell_of_moves()
         self._seen, self._started = [], []
@@ -195,6 +196,7 @@ class ParityWorld(World):
         """Tells how far moves have come, before each round: dispatch has no use for it."""
         for one in self._going_on:
             destination = self._by_name[one.move.destination.name]
+            # The sequence number is given when it is heard.
             self.live.hear(move_report_of(one, destination, self.now_s, seq=0))
         self._ended += [one for one in self._going_on if one.move.is_over]
         self.counts.in_transit += len(self._going_on)
