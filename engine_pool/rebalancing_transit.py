@@ -112,6 +112,8 @@ def _as_told(move: MoveReport) -> RequestLoad:
     tokens = move.tokens_at_start if move.tokens_at_pause is None else move.tokens_at_pause
     block = max(1, move.block_size_tokens)
     held_tokens = -(-tokens // block) * block
+    # One token more than the prompt, as engines report it: the first output needs its place too.
+    demand_tokens = (move.prompt_tokens // block + 1) * block
     known = {c.value: c for c in PriorityClass}
     return RequestLoad(
         RequestId(move.request_id),
@@ -119,5 +121,5 @@ def _as_told(move: MoveReport) -> RequestLoad:
         0 if move.is_queued else held_tokens,
         move.prompt_tokens,
         1,
-        demand_tokens=-(-move.prompt_tokens // block) * block if move.is_queued else 0,
+        demand_tokens=demand_tokens if move.is_queued else 0,
     )
