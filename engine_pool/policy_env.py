@@ -24,6 +24,7 @@ DISPATCH: Final[Mapping[str, Variable]] = {
     "FERRY_DISPATCH_QUEUE": Variable("queue", QueueRule),
     "FERRY_PACK_CLASSES": Variable("packs_classes", switch),
     "FERRY_ELASTIC_HEADROOM": Variable("is_elastic", switch),
+    "FERRY_HEADROOM_LENT": Variable("lent_share", number(0.0, 1.0)),
     "FERRY_PREFIX_MIN_TOKENS": Variable("prefix_min_tokens", integer(1, 10_000_000)),
     "FERRY_PREFIX_MIN_SHARE": Variable("prefix_min_share", number(0.0, 1.0)),
     "FERRY_PREFIX_FLOOR_STEPS": Variable("prefix_floor_steps", number(0.0)),

@@ -5,9 +5,11 @@ everybody there could still take with everything queued let in. Requests that we
 report shows yet (the in-flight ledger) count as queued; without them a stale report makes a herd.
 
 Classes (Llumnix, OSDI 2024, section 4.4): lower classes see the headroom of higher ones as taken,
-so they keep away from instances that serve those. A class with headroom of its own is packed on
-instances that serve it already, up to its target load, judged by F without headroom. What waits in
-lower classes does not count against a request, since it goes ahead of them.
+so they keep away from instances that serve those; where nobody else has room, they may use a part
+of it. A class with headroom of its own is packed on instances that serve it already, up to its
+target load, judged by F without headroom. What waits in lower classes counts against a request,
+too: it goes ahead of them in the queue, but not of those whose prompts are computed by the time it
+comes. Counted without them, a burst of a high class went where normal ones had just been sent.
 
 An instance that has the beginning of a prompt in its prefix cache needs less for it. If that is
 most of the prompt, it is preferred as long as it stays free enough.
@@ -81,16 +83,17 @@ def holds_tokens(s: Standing, rule: DispatchRule) -> int:
     return int(s.capacity_tokens * (1 - rule.watermark))
 
 
-def score(s: Standing, rank: int, rule: DispatchRule, *, with_headroom: bool = True) -> Score:
+def score(s: Standing, rank: int, rule: DispatchRule, *, lends: bool = False) -> Score:
     """Judges an instance for a request of the class of this rank."""
-    queued = sum(s.queued[: rank + 1])
+    queued = sum(s.queued)
     if rule.queue is QueueRule.ALL:
-        queued_tokens = sum(s.queued_tokens[: rank + 1])
+        queued_tokens = sum(s.queued_tokens)
     else:
         queued_tokens = s.head_tokens if queued else 0
     left = holds_tokens(s, rule) - s.used_tokens - queued_tokens
-    if with_headroom and rule.packs_classes:
-        left -= headroom_above(s, rank, rule)
+    if rule.packs_classes:
+        headroom = headroom_above(s, rank, rule)
+        left -= int(headroom * (1 - rule.lent_share)) if lends else headroom
     requests = sum(s.running) + queued
     if left < 0:
         return Score(float(left), left, requests)
@@ -127,7 +130,7 @@ def choose(
     rank = request.priority_class.rank
     best, how = _freest(candidates, request, rank, rule), ""
     if rule.is_elastic and best[1].left_tokens < request.demand_tokens:
-        raw = _freest(candidates, request, rank, rule, with_headroom=False)
+        raw = _freest(candidates, request, rank, rule, lends=True)
         if raw[1].left_tokens >= request.demand_tokens:
             best, how = raw, IN_HEADROOM
     return choice(best[0], best[1], len(candidates), how)
@@ -139,9 +142,9 @@ def _freest(
     rank: int,
     rule: DispatchRule,
     *,
-    with_headroom: bool = True,
+    lends: bool = False,
 ) -> tuple[Standing, Score]:
-    scored = [(s, score(s, rank, rule, with_headroom=with_headroom)) for s in candidates]
+    scored = [(s, score(s, rank, rule, lends=lends)) for s in candidates]
     best = max(found.key for s, found in scored if fits(s, request, rule))
     ties = sorted((p for p in scored if p[1].key == best), key=_name)
     turn = first_of(len(ties), request)
@@ -189,9 +192,9 @@ def prefer_host(
 def packed_tokens(s: Standing, rank: int) -> int | None:
     """Returns the load that counts for packing; None of an instance that does not serve the class,
     or has no place in its batch."""
-    if not s.hosts(rank) or s.batch + sum(s.queued[: rank + 1]) >= s.max_running:
+    if not s.hosts(rank) or s.batch + sum(s.queued) >= s.max_running:
         return None
-    return s.used_tokens + sum(s.queued_tokens[: rank + 1])
+    return s.used_tokens + sum(s.queued_tokens)
 
 
 def prefer_cached(
@@ -234,7 +237,7 @@ def choice(s: Standing, found: Score, candidates: int, how: str) -> Choice:
         return Choice(s.instance, f"{left}, idle", math.inf)
     steps = found.freeness_steps
     queued = found.requests - s.batch
-    shared = f"for {s.batch} running and {queued} queued ahead"
+    shared = f"for {s.batch} running and {queued} queued"
     return Choice(s.instance, f"{left} {shared}, {steps:.0f} decode steps", steps)
 
 

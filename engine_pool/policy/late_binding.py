@@ -76,8 +76,10 @@ def has_room(s: Standing, demand: RequestDemand, rule: DispatchRule) -> bool:
     of a higher class only where that is elastic."""
     if s.batch + s.waiting >= s.max_running:
         return False
-    found = score(s, demand.priority_class.rank, rule, with_headroom=not rule.is_elastic)
-    left = found.left_tokens - demand.demand_tokens
+    rank = demand.priority_class.rank
+    found = score(s, rank, rule, lends=rule.is_elastic)
+    # It goes ahead of lower classes, and must not wait behind them here.
+    left = found.left_tokens + sum(s.queued_tokens[rank + 1 :]) - demand.demand_tokens
     return left >= rule.late_floor_steps * (found.requests + 1)
 
 

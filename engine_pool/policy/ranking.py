@@ -33,7 +33,7 @@ _Place = tuple[float, int, InstanceName]
 
 class _Order:
     """Open instances by score, for one class. `is_lending`: only those that keep headroom of higher
-    classes free, as if they did not."""
+    classes free, with what they lend of it."""
 
     def __init__(self, rank: int, rule: DispatchRule, *, is_lending: bool = False) -> None:
         self._rank = rank
@@ -46,12 +46,11 @@ class _Order:
         if self._is_lending and not headroom_above(s, self._rank, self._rule):
             self.remove(s.instance)
             return
-        found = score(s, self._rank, self._rule, with_headroom=not self._is_lending)
+        found = score(s, self._rank, self._rule, lends=self._is_lending)
         place = (found.order_steps, found.left_tokens, s.instance)
         known = self._scores.get(s.instance)
         self._scores[s.instance] = place, found
         if known is not None:
-            # What is sent in a lower class changes nothing for a higher one.
             if known[0] == place:
                 return
             del self._places[bisect_left(self._places, known[0])]

@@ -58,6 +58,9 @@ class DispatchRule:
     target load, and lower classes keep away from those."""
     is_elastic: bool = True
     """Where a lower class would have to wait everywhere else, it may use headroom."""
+    lent_share: float = 0.5
+    """How much of the headroom it may use then. With all of it the high class gains less than 12 %;
+    with none of it memory lies idle while normal requests wait (benchmarks.paper)."""
     prefix_min_tokens: int = 64
     """A cached prefix of fewer tokens does not decide: its prefill is shorter than a step."""
     prefix_min_share: float = 0.5
@@ -113,10 +116,12 @@ class ScalingRule:
     min_instances: int = 1
     max_instances: int = 16
     check_interval_s: float = 10.0
-    grow_after_s: float = 10.0
-    """How long the average must have been under the band."""
-    shrink_after_s: float = 30.0
-    """How long over the band. Longer than growing: a start costs more than an idle instance."""
+    grow_after_s: float = 0.0
+    """How long the average must have been under the band. 0: at the first check that finds it so; a
+    start takes longer than any check, and the average is the whole pool's."""
+    shrink_after_s: float = 10.0
+    """How long over the band. Longer than growing: a drain can be taken back, but has moved
+    requests by then."""
 
 
 @dataclass(frozen=True, slots=True)

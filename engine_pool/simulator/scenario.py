@@ -87,6 +87,7 @@ class Scenario:
                 headroom=HeadroomRule({PriorityClass.HIGH: p.high_target_load_tokens}),
                 packs_classes=p.packs_classes,
                 is_elastic=p.elastic_headroom,
+                lent_share=p.lent_share,
                 is_late_binding=p.late_binding,
                 late_floor_steps=p.late_floor_steps,
                 late_pass_s=p.late_pass_s,

@@ -109,6 +109,7 @@ class PolicySection:
     """Off: requests keep their class in the numbers, and nothing else knows it."""
     packs_classes: bool = setting(_DISPATCH.packs_classes, flag())
     elastic_headroom: bool = setting(_DISPATCH.is_elastic, flag())
+    lent_share: float = setting(_DISPATCH.lent_share, number(0, 1))
     high_target_load_tokens: int = setting(
         _DISPATCH.headroom.target_load_tokens[PriorityClass.HIGH], whole(0)
     )

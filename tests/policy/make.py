@@ -125,6 +125,7 @@ def dispatch_rules() -> st.SearchStrategy[DispatchRule]:
         headroom=headrooms(),
         packs_classes=st.booleans(),
         is_elastic=st.booleans(),
+        lent_share=st.sampled_from((0.0, 0.5, 1.0)),
         prefix_min_tokens=st.sampled_from([16, 64]),
         prefix_min_share=st.sampled_from([0.0, 0.5]),
         prefix_floor_steps=st.sampled_from([0.0, 160.0]),

@@ -146,7 +146,7 @@ def test_a_reason_has_numbers():
     assert isinstance(choice, Choice)
     # 1600 - 480 used - 16 watermark - 64 queued = 1040 for three requests.
     assert choice.reason == (
-        "i-01: the only one that serves: 1040 KV tokens left for 2 running and 1 queued ahead,"
+        "i-01: the only one that serves: 1040 KV tokens left for 2 running and 1 queued,"
         " 347 decode steps"
     )
 

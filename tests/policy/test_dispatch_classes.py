@@ -1,5 +1,7 @@
 """Dispatch between classes: packing, keeping away, elastic headroom, and whose queue counts."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,8 +73,8 @@ def chosen(pool, request, rule):
             [standing("i-01", {HIGH: [400]}, {LOW: [4000]}), standing("i-02")],
             HIGH,
             RULE,
-            "i-01",
-            id="low ones that wait at a host do not count against it",
+            "i-02",
+            id="low ones that are queued at a host count against it",
         ),
         pytest.param(
             [standing("i-01", {HIGH: [400]}, {HIGH: [1200]}), standing("i-02")],
@@ -140,6 +142,16 @@ def test_headroom_is_lent_when_nobody_else_has_room(rule, expected, words):
     assert words in found.reason
 
 
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, "i-02"), (0.4, "i-02"), (0.6, "i-01"), (1.0, "i-01")]
+)
+def test_only_a_part_of_the_headroom_is_lent(share, expected):
+    """Of 14,400 tokens of headroom 7,000 are used by normal requests already."""
+    lender = standing("i-01", {HIGH: [1500], NORMAL: [7000]})
+    found = chosen([lender, FULL], demand(100), replace(RULE, lent_share=share))
+    assert found.instance == expected
+
+
 def test_headroom_is_not_lent_while_another_has_room():
     found = chosen([LENDER, standing("i-02", {NORMAL: [1000] * 15})], demand(100), RULE)
     assert (found.instance, "headroom" in found.reason) == ("i-02", False)
@@ -156,13 +168,13 @@ def test_headroom_that_would_not_do_either_is_not_lent():
     [
         pytest.param({NORMAL: [300, 500]}, NORMAL, RULE, 13_040, 5, id="all that waits"),
         pytest.param({NORMAL: [300, 500]}, NORMAL, HEAD, 13_540, 5, id="of the head's size"),
-        pytest.param({NORMAL: [300, 500]}, HIGH, RULE, 13_840, 3, id="nobody lower"),
-        pytest.param({NORMAL: [300, 500]}, HIGH, HEAD, 13_840, 3, id="nor the lower head"),
-        pytest.param({LOW: [300, 500]}, NORMAL, RULE, 13_840, 3, id="normal passes low"),
-        pytest.param({NORMAL: [300], LOW: [500]}, LOW, RULE, 13_040, 5, id="low waits for both"),
+        pytest.param({NORMAL: [300, 500]}, HIGH, RULE, 13_040, 5, id="lower classes, too"),
+        pytest.param({NORMAL: [300, 500]}, HIGH, HEAD, 13_540, 5, id="and their head"),
+        pytest.param({LOW: [300, 500]}, NORMAL, RULE, 13_040, 5, id="for normal ones as well"),
+        pytest.param({NORMAL: [300], LOW: [500]}, LOW, RULE, 13_040, 5, id="all of both"),
     ],
 )
-def test_of_a_queue_counts_what_goes_first(queued, priority, rule, left, requests):
+def test_what_counts_of_a_queue(queued, priority, rule, left, requests):
     s = standing("i-01", {NORMAL: [1000, 500, 500]}, queued)
     found = score(s, priority.rank, rule)
     assert (found.left_tokens, found.requests) == (left, requests)
@@ -173,7 +185,7 @@ def test_a_reason_says_for_whom_an_instance_was_preferred():
     found = chosen([HOST, standing("i-02")], demand(100, HIGH), RULE)
     assert found.reason == (
         "i-01: it serves high requests and stays under 1600 tokens: 15440 KV tokens left"
-        " for 1 running and 0 queued ahead, 15440 decode steps"
+        " for 1 running and 0 queued, 15440 decode steps"
     )
 
 

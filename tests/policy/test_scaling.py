@@ -10,7 +10,7 @@ from engine_pool.policy.scaling import ScalingState, average_steps, decide
 from engine_pool.policy.settings import HeadroomRule, ScalingRule
 from tests.policy.make import HIGH, LOW, NORMAL, headrooms, pools, standing
 
-RULE = ScalingRule(is_on=True, max_instances=4)
+RULE = ScalingRule(is_on=True, max_instances=4, grow_after_s=10.0, shrink_after_s=30.0)
 """160 to 960 steps; 10 s under it, 30 s over it; 1 to 4 instances."""
 PLAIN = HeadroomRule({})
 NOW_S = 1000.0

@@ -95,6 +95,9 @@ def test_the_schema_describes_every_path(watch: FakeWatch, operators_client: Cli
         "/api/v1/rebalancing",
         "/api/v1/rebalancing/pause",
         "/api/v1/rebalancing/resume",
+        "/api/v1/whatif",
+        "/api/v1/whatif/{run_id}",
+        "/api/v1/whatif/{run_id}/cancel",
     }
 
 

@@ -140,6 +140,7 @@ def _policy(config: PoolConfig, capacity_tokens: int | None) -> Scenario:
         "queue": dispatch.queue.value,
         "packs_classes": dispatch.packs_classes,
         "elastic_headroom": dispatch.is_elastic,
+        "lent_share": dispatch.lent_share,
         "late_binding": dispatch.is_late_binding,
         "late_floor_steps": dispatch.late_floor_steps,
         "late_pass_s": dispatch.late_pass_s,
