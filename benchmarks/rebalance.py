@@ -158,6 +158,7 @@ def read_options() -> argparse.Namespace:
         const=None,
         help="10 million random parameters: steps of 5 to 10 ms",
     )
+    parser.add_argument("--instances", type=int, default=2, help="engines of each installation")
     parser.add_argument("--kv-tokens", type=int, default=3840, help="KV cache of an engine")
     parser.add_argument("--max-model-len", type=int, default=1536)
     parser.add_argument("--max-running", type=int, default=32)
@@ -203,7 +204,7 @@ def measure(options: argparse.Namespace, rows: Sequence[TraceRow]) -> dict[str, 
         if gib < LEAST_GIB:
             least = math.ceil(LEAST_GIB * GIB / bytes_per_kv_token(model))
             raise RuntimeError(f"--kv-tokens: an engine of {model.name} has at least {least}")
-        sizes = Sizes(model, gib, options.max_model_len, options.max_running)
+        sizes = Sizes(model, gib, options.max_model_len, options.max_running, options.instances)
         pools = []
         for name in (OFF, ON):
             print(f"starting an installation with FERRY_REBALANCE={name}", flush=True)

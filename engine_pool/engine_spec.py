@@ -46,6 +46,7 @@ class EngineSpec:
             c.redis_url,
             c.kv_cache_gib,
             c.max_running,
+            c.block_size,
             c.tensor_parallel,
             c.ageing_s,
             c.class_preemptions_max,

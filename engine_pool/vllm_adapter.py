@@ -310,6 +310,7 @@ def _vllm_config(spec: EngineSpec, *, is_cpu: bool) -> "VllmConfig":
         model=spec.model_path,
         max_model_len=spec.config.max_model_len,
         max_num_seqs=spec.config.max_running,
+        block_size=spec.config.block_size,
         # vLLM's is a rank's, and each has its shard of every block.
         kv_cache_memory_bytes=int(spec.config.kv_cache_gib * gib) // ranks,
         scheduling_policy="priority",

@@ -39,6 +39,7 @@ def test_engines_share_the_cores_unless_told_otherwise():
     [
         {"kv_cache_gib": 2.0},
         {"max_running": 7},
+        {"block_size": 32},
         {"redis_url": "redis://other"},
         {"pool": "other"},
         {"tensor_parallel": 2},

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.slow
 
 KV_CACHE_GIB = 0.05
 MAX_RUNNING = 8
+BLOCK_SIZE_TOKENS = 32
+"""Not vLLM's own for this platform."""
 EOS = 2
 
 
@@ -23,7 +25,9 @@ EOS = 2
 def engine() -> Iterator["object"]:
     from engine_pool.vllm_adapter import VllmEngine
 
-    config = PoolConfig(kv_cache_gib=KV_CACHE_GIB, max_running=MAX_RUNNING)
+    config = PoolConfig(
+        kv_cache_gib=KV_CACHE_GIB, max_running=MAX_RUNNING, block_size=BLOCK_SIZE_TOKENS
+    )
     spec = EngineSpec(InstanceName("i-01"), "a", config, str(tiny_model()), 1, 0)
     one = VllmEngine(spec)
     yield one
@@ -129,6 +133,10 @@ def test_structured_output_keeps_to_its_rule(engine):
     said = Tokenizer.from_file(str(tiny_model() / "tokenizer.json")).decode(tokens(outputs))
     assert outputs[-1].finish_reason == "stop"
     assert re.fullmatch("[1-9]{3}-(red|blue)", said)
+
+
+def test_blocks_are_as_large_as_was_asked_for(engine):
+    assert engine.load().block_size_tokens == BLOCK_SIZE_TOKENS
 
 
 def test_an_abort_frees_the_blocks(engine):
