@@ -48,13 +48,17 @@ def decide(
     standings: Sequence[Standing],
     *,
     starting_tokens: Sequence[int],
+    silent: int,
     rule: ScalingRule,
     headroom: HeadroomRule,
     state: ScalingState,
     now_s: float,
 ) -> tuple[ScalingDecision, ScalingState]:
     """Decides one check. `standings`: fresh reports of serving and draining instances;
-    `starting_tokens`: the capacity of each instance that starts."""
+    `starting_tokens`: the capacity of each instance that starts; `silent`: how many instances are
+    there without a fresh report. Nothing changes on the strength of a part of the picture."""
+    if silent:
+        return _stay(None, f"{silent} instances have no fresh report"), state
     serving = sorted((s for s in standings if s.is_open), key=lambda s: s.instance)
     count = len(serving) + len(starting_tokens)
     average: float | None = None

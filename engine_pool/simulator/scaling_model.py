@@ -40,6 +40,7 @@ class Scaler:
         decision, self._state = decide(
             [i.seen for i in pool.pool_now()],
             starting_tokens=[i.engine.standing.capacity_tokens for i in starting],
+            silent=0,
             rule=self._rule,
             headroom=self._headroom,
             state=self._state,

@@ -24,10 +24,11 @@ def steps(name, free_steps, requests=10, **more):
     return standing(name, {NORMAL: [0] * requests}, used=used, **more)
 
 
-def check(pool, *, starting=(), rule=RULE, headroom=PLAIN, state=None, now_s=NOW_S):
+def check(pool, *, starting=(), silent=0, rule=RULE, headroom=PLAIN, state=None, now_s=NOW_S):
     return decide(
         pool,
         starting_tokens=starting,
+        silent=silent,
         rule=rule,
         headroom=headroom,
         state=state or ScalingState(),
@@ -207,6 +208,17 @@ def test_fewer_than_the_least_are_made_up_for_at_once():
     assert decision.add == 1
     assert decision.reason == "2 < 3, the least"
     assert check([], rule=rule)[0].add == 3
+
+
+@pytest.mark.parametrize("pool", [[], [steps("i-01", 5)]], ids=["all silent", "one is heard"])
+def test_nothing_changes_while_an_instance_is_silent(pool):
+    """Neither below the least nor under the band: the silent one may be there and idle."""
+    rule = ScalingRule(min_instances=3)
+    state = ScalingState(under_since_s=0.0)
+    decision, after = check(pool, rule=rule, state=state, now_s=100.0, silent=1)
+    assert change(decision) == STAY
+    assert decision.reason == "1 instances have no fresh report"
+    assert after == state
 
 
 @pytest.mark.parametrize("serving", [[], [steps("i-01", 500)]], ids=["nobody", "one"])
