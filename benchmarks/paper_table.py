@@ -153,22 +153,31 @@ def _scaling(runs: Runs) -> Iterator[Row]:
             yield make_row(experiment, "L-L", rate, metric, baseline, ours, cv=cv)
 
 
-def cost_curve(runs: Sequence[Run], policy: str) -> list[tuple[float, float]]:
+Bands = Sequence[tuple[float, float]]
+
+
+def cost_curve(
+    runs: Sequence[Run], policy: str, bands: Bands = COST_BANDS
+) -> list[tuple[float, float]]:
     """Returns (instances, P99 prefill in s) of each scaling band, medians over the seeds."""
     found = Runs(runs)
     curve = []
-    for low, high in COST_BANDS:
+    for low, high in bands:
         some = found.of("cost", policy, band_low=low, band_high=high)
         instances = median(s["instances_mean"] for s in some)
         curve.append((instances, median(s["prefill_p99_ms"] for s in some) / 1000))
     return curve
 
 
-def instances_saved(runs: Sequence[Run], p99_s: float = EQUAL_P99_S) -> float | None:
+def instances_saved(
+    runs: Sequence[Run], p99_s: float = EQUAL_P99_S, bands: Bands = COST_BANDS
+) -> float | None:
     """Returns the part of the baseline's instances that ours does without at the same P99
-    prefill, None where a curve does not cross it."""
-    baseline = crossing(frontier(cost_curve(runs, "baseline")), p99_s)
-    ours = crossing(frontier(cost_curve(runs, "ours")), p99_s)
+    prefill, each with the best of its bands; None where a curve does not cross it."""
+    baseline, ours = (
+        crossing(frontier(cost_curve(runs, policy, bands)), p99_s)
+        for policy in ("baseline", "ours")
+    )
     return None if baseline is None or ours is None else 1 - ours / baseline
 
 
