@@ -1,6 +1,6 @@
 """Reproduces the paper's evaluation in the simulator, on the product's own policy.
 
-    python -m benchmarks.paper [--quick] [--seeds N] [--save FILE] [--table FILE]
+    python -m benchmarks.paper [--quick] [--seeds N] [--only PART] [--save FILE] [--table FILE]
 
 Every comparison is paired: the same arrivals and lengths under both policies, seed by seed, with
 the same in-flight ledger. Five mixes of lengths around each one's knee, then two classes among
@@ -76,6 +76,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="only to see that it works")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--only", choices=("serving", "priorities", "scaling"), help="a part of it")
     parser.add_argument("--save", type=Path, help="all runs as JSON, for benchmarks.paper_plot")
     parser.add_argument("--table", type=Path, help="the table as Markdown")
     parsed = parser.parse_args(arguments)
@@ -89,7 +90,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     wanted = parse(arguments)
     began_s = time.monotonic()
-    runs = carry_out_all(all_jobs(wanted.seeds, wanted.requests))
+    runs = carry_out_all(all_jobs(wanted.seeds, wanted.requests, wanted.only))
     if wanted.save:
         wanted.save.write_text(json.dumps({"runs": [asdict(r) for r in runs]}))
     found = result(runs, time.monotonic() - began_s)

@@ -77,6 +77,16 @@ LEDGERLESS_CV: Final = 6.0
 """Where the classes are compared without the in-flight ledger, too, as the paper did."""
 
 
+CLASS_OPTIONS: Final[Mapping[str, Policy]] = {
+    "no packing": {"packs_classes": False},
+    "hard headroom": {"elastic_headroom": False},
+    "all headroom lent": {"lent_share": 1.0},
+    "late binding": {"late_binding": True},
+}
+"""Options of the product, compared at one CV with what they change in "ours"."""
+OPTIONS_CV: Final = 4.0
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One simulation and what came out."""
@@ -149,6 +159,8 @@ def priorities(seeds: int, requests: int) -> Iterator[Job]:
     rate = PRIORITY_RATE_PER_S
     for cv in PRIORITY_CVS:
         policies: dict[str, Policy] = {"no classes": {"priorities": False}, "ours": OURS}
+        if cv == OPTIONS_CV:
+            policies |= CLASS_OPTIONS
         if cv == LEDGERLESS_CV:
             policies["no classes, no ledger"] = {"priorities": False, "ledger": False}
             policies["no ledger"] = {"ledger": False}
@@ -184,6 +196,10 @@ def scaling(seeds: int, requests: int) -> Iterator[Job]:
                 yield Job(run, made)
 
 
-def all_jobs(seeds: int = SEEDS, requests: int = REQUESTS) -> list[Job]:
-    """Returns every run of the benchmark."""
-    return [*scaling(seeds, requests), *serving(seeds, requests), *priorities(seeds, requests)]
+EXPERIMENTS: Final = {"scaling": scaling, "serving": serving, "priorities": priorities}
+
+
+def all_jobs(seeds: int = SEEDS, requests: int = REQUESTS, only: str | None = None) -> list[Job]:
+    """Returns every run of the benchmark, or of one of its parts."""
+    parts = [make for name, make in EXPERIMENTS.items() if only in (None, name)]
+    return [job for make in parts for job in make(seeds, requests)]

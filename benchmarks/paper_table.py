@@ -7,9 +7,11 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.paper_cases import (
+    CLASS_OPTIONS,
     COST_BANDS,
     LEDGERLESS_CV,
     MIXES,
+    OPTIONS_CV,
     PRIORITY_CVS,
     PRIORITY_RATE_PER_S,
     SCALING_CV_RATE_PER_S,
@@ -93,7 +95,7 @@ def _serving(runs: Runs) -> Iterator[Row]:
             baseline = runs.of("serving", "baseline", **where)
             for variant, policy in VARIANTS.items():
                 ours = runs.of("serving", policy, **where)
-                if not ours:
+                if not ours or not baseline:
                     continue
                 for metric in SERVING_METRICS:
                     best = PAPER_BEST.get((name, metric)) if rate == mix.knee_per_s else None
@@ -109,6 +111,8 @@ def _serving(runs: Runs) -> Iterator[Row]:
                     )
         turn = runs.of("serving", "round robin", mix=name, rate=mix.knee_per_s)
         ours = runs.of("serving", "ours", mix=name, rate=mix.knee_per_s)
+        if not turn or not ours:
+            continue
         for metric in ("prefill_p99_ms", "prefill_mean_ms"):
             paper = {"prefill_p99_ms": 9.9, "prefill_mean_ms": 17.5} if name == "S-S" else {}
             yield make_row(
@@ -124,22 +128,27 @@ def _serving(runs: Runs) -> Iterator[Row]:
 
 def _priorities(runs: Runs) -> Iterator[Row]:
     for cv in PRIORITY_CVS:
-        for ledger in ("", ", no ledger") if cv == LEDGERLESS_CV else ("",):
-            without = runs.of("priorities", f"no classes{ledger}", cv=cv)
-            policy = "no ledger" if ledger else "ours"
+        cases = [("no classes", "ours", "defaults")]
+        if cv == LEDGERLESS_CV:
+            cases.append(("no classes, no ledger", "no ledger", "no ledger"))
+        if cv == OPTIONS_CV:
+            cases += [("no classes", option, option) for option in CLASS_OPTIONS]
+        for without, policy, variant in cases:
+            baseline = runs.of("priorities", without, cv=cv)
             ours = runs.of("priorities", policy, cv=cv)
-            for name in ("high", "normal"):
-                for metric in CLASS_METRICS:
-                    yield make_row(
-                        "priorities",
-                        "S-S",
-                        PRIORITY_RATE_PER_S,
-                        f"{name}_{metric}",
-                        without,
-                        ours,
-                        cv=cv,
-                        variant="no ledger" if ledger else "defaults",
-                    )
+            if not baseline or not ours:
+                continue
+            for metric in (f"{c}_{m}" for c in ("high", "normal") for m in CLASS_METRICS):
+                yield make_row(
+                    "priorities",
+                    "S-S",
+                    PRIORITY_RATE_PER_S,
+                    metric,
+                    baseline,
+                    ours,
+                    cv=cv,
+                    variant=variant,
+                )
 
 
 def _scaling(runs: Runs) -> Iterator[Row]:
@@ -149,6 +158,8 @@ def _scaling(runs: Runs) -> Iterator[Row]:
         where = {"rate": rate, "cv": cv}
         baseline = runs.of(experiment, "baseline", **where)
         ours = runs.of(experiment, "ours", **where)
+        if not baseline or not ours:
+            continue
         for metric in ("prefill_p99_ms", "prefill_mean_ms", "instances_mean"):
             yield make_row(experiment, "L-L", rate, metric, baseline, ours, cv=cv)
 
@@ -164,6 +175,8 @@ def cost_curve(
     curve = []
     for low, high in bands:
         some = found.of("cost", policy, band_low=low, band_high=high)
+        if not some:
+            continue
         instances = median(s["instances_mean"] for s in some)
         curve.append((instances, median(s["prefill_p99_ms"] for s in some) / 1000))
     return curve
@@ -196,15 +209,15 @@ def summary(runs: Sequence[Run], made: Sequence[Row]) -> dict[str, float | None]
     losses = [_change(r) for r in by_metric["preemption_loss_mean_ms"]]
     found: dict[str, float | None] = {
         "p99_prefill_geomean": geomean(at_the_knee("prefill_p99_ms")),
-        "p99_prefill_best": max(r.ratio for r in by_metric["prefill_p99_ms"]),
-        "p99_prefill_worst_mix": min(at_the_knee("prefill_p99_ms")),
+        "p99_prefill_best": max((r.ratio for r in by_metric["prefill_p99_ms"]), default=None),
+        "p99_prefill_worst_mix": min(at_the_knee("prefill_p99_ms"), default=None),
         "mean_prefill_geomean": geomean(at_the_knee("prefill_mean_ms")),
-        "mean_prefill_best": max(r.ratio for r in by_metric["prefill_mean_ms"]),
+        "mean_prefill_best": max((r.ratio for r in by_metric["prefill_mean_ms"]), default=None),
         "request_mean_geomean": geomean(at_the_knee("request_mean_ms")),
-        "preemption_loss_worst": max(losses),
-        "fragmentation_worst": max(r.ours for r in by_metric["fragmentation"]),
-        "high_request_ratio": median(high),
-        "normal_request_cost": max(1 / r - 1 for r in normal),
+        "preemption_loss_worst": max(losses, default=None),
+        "fragmentation_worst": max((r.ours for r in by_metric["fragmentation"]), default=None),
+        "high_request_ratio": median(high) if high else None,
+        "normal_request_cost": max((1 / r - 1 for r in normal), default=None),
         "instances_saved_equal_p99": instances_saved(runs),
     }
     return {
