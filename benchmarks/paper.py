@@ -1,6 +1,7 @@
 """Reproduces the paper's evaluation in the simulator, on the product's own policy.
 
-    python -m benchmarks.paper [--quick] [--seeds N] [--only PART] [--save FILE] [--table FILE]
+    python -m benchmarks.paper [--quick] [--seeds N] [--save FILE] [--table FILE]
+                               [--only PART] [--mixes S-S,M-M] [--add FILE]
 
 Every comparison is paired: the same arrivals and lengths under both policies, seed by seed, with
 the same in-flight ledger. Five mixes of lengths around each one's knee, then two classes among
@@ -23,7 +24,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-from benchmarks.paper_cases import REQUESTS, SEEDS, Job, Run, all_jobs
+from benchmarks.paper_cases import MIXES, REQUESTS, SEEDS, Job, Run, all_jobs
 from benchmarks.paper_stats import as_json
 from benchmarks.paper_table import cost_curve, markdown, rows, summary, verdict
 from engine_pool.simulator.run import run as simulate
@@ -48,6 +49,12 @@ def carry_out_all(jobs: Sequence[Job]) -> list[Run]:
     with ProcessPoolExecutor(os.cpu_count()) as processes:
         done = processes.map(carry_out, jobs, chunksize=1)
         return list(tqdm(done, total=len(jobs), unit="run", disable=not sys.stderr.isatty()))
+
+
+def _case(run: Run) -> tuple[object, ...]:
+    """Tells a run from all others, whatever came out."""
+    r = run
+    return (r.experiment, r.mix, r.rate, r.cv, r.policy, r.seed, r.band_low, r.band_high)
 
 
 def result(runs: Sequence[Run], wall_s: float) -> dict[str, Any]:
@@ -77,11 +84,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--only", choices=("serving", "priorities", "scaling"), help="a part of it")
+    parser.add_argument("--mixes", default=",".join(MIXES), help="some of them, with commas")
+    parser.add_argument("--add", type=Path, help="other runs that --save has kept")
     parser.add_argument("--save", type=Path, help="all runs as JSON, for benchmarks.paper_plot")
     parser.add_argument("--table", type=Path, help="the table as Markdown")
     parsed = parser.parse_args(arguments)
     if parsed.quick:
         parsed.seeds, parsed.requests = QUICK_SEEDS, QUICK_REQUESTS
+    parsed.mixes = parsed.mixes.split(",")
+    if unknown := set(parsed.mixes) - set(MIXES):
+        parser.error(f"--mixes: {', '.join(sorted(unknown))}: expected some of {', '.join(MIXES)}")
     if parsed.seeds < 1 or parsed.requests < 1:
         parser.error("--seeds and --requests: at least 1")
     return parsed
@@ -90,7 +102,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     wanted = parse(arguments)
     began_s = time.monotonic()
-    runs = carry_out_all(all_jobs(wanted.seeds, wanted.requests, wanted.only))
+    jobs = all_jobs(wanted.seeds, wanted.requests, wanted.only, wanted.mixes)
+    runs = carry_out_all(jobs)
+    if wanted.add:
+        kept = [Run(**run) for run in json.loads(wanted.add.read_text())["runs"]]
+        new = {_case(run) for run in runs}
+        runs += [run for run in kept if _case(run) not in new]
     if wanted.save:
         wanted.save.write_text(json.dumps({"runs": [asdict(r) for r in runs]}))
     found = result(runs, time.monotonic() - began_s)
