@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.paper_cases import MIXES, Run, all_jobs
 from benchmarks.paper_stats import crossing, frontier, geomean, make_row, paired_ratios
-from benchmarks.paper_table import instances_saved, verdict
+from benchmarks.paper_table import instances_saved, knees, verdict
 from engine_pool.simulator.scenario import scenario_of
 
 
@@ -55,6 +55,15 @@ def test_instances_saved_compares_both_frontiers_at_the_same_p99():
             measured = {"instances_mean": instances, "prefill_p99_ms": p99_s * 1000}
             runs.append(Run("cost", "L-L", 2.0, 1.0, policy, 0, low, high, measured))
     assert instances_saved(runs, 4.5, bands=((80.0, 480.0), (320.0, 960.0))) == pytest.approx(1 / 7)
+
+
+def test_a_knee_is_where_the_baseline_waits_ten_to_a_hundred_seconds_whatever_ours_does():
+    def row(mix, rate, p99_s):
+        metric = "prefill_p99_ms"
+        return make_row("serving", mix, rate, metric, [{metric: p99_s * 1000}], [{metric: 1.0}])
+
+    rows = [row("M-M", 7.0, 3), row("M-M", 7.3, 40), row("M-M", 7.6, 90), row("L-L", 2.7, 120)]
+    assert knees(rows) == {"M-M": [7.3, 7.6], "L-L": [2.7]}
 
 
 @pytest.mark.parametrize(
