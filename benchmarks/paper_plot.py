@@ -42,6 +42,8 @@ CLASS_METRICS: Final = (
     ("request_mean_ms", "request mean, s", 1000.0),
     ("decode_mean_ms", "decode mean, ms a token", 1.0),
 )
+LOG: Final = {"type": "log", "dtick": 1, "minor": {"dtick": "D1", "showgrid": True}}
+"""An axis with a label at each power of ten."""
 PANEL_WIDTH, PANEL_HEIGHT = 260, 210
 """Pixels of one panel of a figure."""
 
@@ -112,7 +114,7 @@ def serving(runs: Sequence[Run]) -> go.Figure:
             if col == 1:
                 figure.update_yaxes(title=axis, row=row, col=col)
             is_log = metric.startswith(("prefill", "preemption"))
-            figure.update_yaxes(type="log" if is_log else "linear", row=row, col=col)
+            figure.update_yaxes(**(LOG if is_log else {}), row=row, col=col)
         figure.update_xaxes(title="requests/s", row=len(SERVING_METRICS), col=col)
     return finish(figure, len(SERVING_METRICS), len(mixes))
 
@@ -179,7 +181,7 @@ def cost(runs: Sequence[Run]) -> go.Figure:
         )
         add_line(figure, found, policy, 1, 1, legend=True)
     figure.update_xaxes(title="instances, mean")
-    figure.update_yaxes(title="prefill P99, s", type="log")
+    figure.update_yaxes(title="prefill P99, s", **LOG)
     return finish(figure, 2, 2)
 
 
