@@ -63,6 +63,8 @@ class SupervisedPart(Watcher):  # type: ignore[misc]
         self._started_s = 0.0
         self._not_before_s = 0.0
         self._quick_ends = 0
+        self._kill_at_s: float | None = None
+        """When a process that was told to end is killed; None: nobody told it."""
 
     async def begin(self) -> None:
         self._started_s = time.monotonic()
@@ -75,7 +77,8 @@ class SupervisedPart(Watcher):  # type: ignore[misc]
             self.ready.set()
 
     def restart_now(self) -> None:
-        """Ends the process; it comes back like one that died."""
+        """Ends the process, by force when it does not go; it comes back like one that died."""
+        self._kill_at_s = time.monotonic() + self.part.stop_timeout_s
         for process in self.get_active_processes():
             process.send_signal(signal.SIGTERM)
 
@@ -87,6 +90,7 @@ class SupervisedPart(Watcher):  # type: ignore[misc]
             self.failed = None if exit_code == 0 else (exit_code or -1)
             self.ready.set()
             return True
+        self._kill_at_s = None
         ran_s = time.monotonic() - self._started_s
         self._quick_ends = 1 if ran_s >= HEALTHY_AFTER_S else self._quick_ends + 1
         wait_s = backoff_s(self._quick_ends)
@@ -106,6 +110,9 @@ class SupervisedPart(Watcher):  # type: ignore[misc]
             elif process.status == DEAD_OR_ZOMBIE:
                 # Its first thread has ended and the others have not; circus would drop it unseen.
                 return
+            elif self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+                self._kill_at_s = None
+                process.send_signal(signal.SIGKILL)
         if not self.processes and self.respawn:
             if time.monotonic() < self._not_before_s:
                 return

@@ -24,6 +24,10 @@ STUBBORN = [
     "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)",
 ]
+DEAF = [
+    *STUBBORN[:2],
+    STUBBORN[2].replace("time.sleep", "print('hears nothing', flush=True); time.sleep"),
+]
 WITH_GRANDCHILD = [
     sys.executable,
     "-c",
@@ -153,6 +157,25 @@ def test_a_part_restarts_with_the_one_it_cannot_live_without(start: Callable[...
     wait_for(lambda: run.text().count("runs") == 2)
     run.only("ray").kill()
     wait_for(lambda: any(other.pid != pool.pid for other in run.marked("pool")))
+
+
+def test_a_part_that_does_not_go_is_killed_before_its_restart(start: Callable[..., Run]) -> None:
+    """A web server whose Ray is gone may wait for it for ever while it shuts down."""
+    run = start(
+        {"name": "ray", "command": SLEEP},
+        {
+            "name": "web",
+            "command": DEAF,
+            "needs": ["ray"],
+            "restarts_with": ["ray"],
+            "stop_timeout_s": 0.5,
+        },
+    )
+    web = run.only("web")
+    wait_for(lambda: "hears nothing" in run.text())
+    run.only("ray").kill()
+    wait_for(lambda: any(other.pid != web.pid for other in run.marked("web")))
+    assert "web ended: killed by SIGKILL" in run.text()
 
 
 def test_a_failed_setup_ends_the_start(start: Callable[..., Run]) -> None:
