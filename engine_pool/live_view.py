@@ -105,8 +105,13 @@ class LiveView:
 
     def holder(self, request_id: str) -> InstanceStatus | None:
         """Returns the living instance whose last report has the request running or waiting, None
-        if none has."""
-        return next(iter(self.holders(request_id)), None)
+        if none has. Of two, for a moment after a move, it is the one that the move went to."""
+        found = self.holders(request_id)
+        if len(found) > 1:
+            moved = (m for m in reversed(self.moves.values()) if m.request_id == request_id)
+            last = next((m for m in moved if m.state is MoveState.COMMITTED), None)
+            found.sort(key=lambda s: last is None or s.instance != last.destination)
+        return next(iter(found), None)
 
     def holders(self, request_id: str) -> list[InstanceStatus]:
         """Returns all living instances of which this is true: for a moment after a move, two."""

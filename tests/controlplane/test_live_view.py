@@ -15,6 +15,7 @@ from engine_pool.store import connect_async
 from engine_pool.types import FleetEvent, InFlight, InstanceName, PriorityClass, RequestId
 from engine_pool.view import Bulletin
 from tests.controlplane.fakes import load_of, status_of, until
+from tests.controlplane.moving_pool import committed
 
 pytestmark = pytest.mark.asyncio
 
@@ -109,3 +110,18 @@ async def test_garbage_on_the_channel_is_ignored(
         store.publish(view.FLEET_CHANNEL, b"?what")
         Bulletin(store).report_status(status_of("i-01"))
         await until(lambda: "i-01" in live.statuses)
+
+
+@pytest.mark.parametrize(
+    "order", [("i-01", "i-02"), ("i-02", "i-01")], ids=["source first", "last"]
+)
+def test_of_two_that_report_a_request_the_one_it_moved_to_holds_it(order: tuple[str, ...]) -> None:
+    """The source's last report is from before the move, for a moment."""
+    seen = LiveView(connect_async("redis://127.0.0.1:1"))
+    for name in order:
+        seen.apply(status_of(name))
+        seen.apply(load_of(name, 1, used=160, running=["r1"]))
+    seen.apply(committed("m1"))
+    holder = seen.holder("r1")
+    assert holder is not None
+    assert holder.instance == "i-02"
