@@ -21,6 +21,9 @@ RAY_OBJECT_STORE_BYTES = 100 * 1024**2
 """Ray's minimum is 75 MiB; requests are a few kB and no engine puts objects into it."""
 WEB_GRACE_S = 3
 """How long open answers may go on after a stop: stops must be over within 10 s altogether."""
+KEEP_ALIVE_S = 75
+"""How long the web server keeps an idle connection: longer than clients and proxies do (5 to 60 s),
+so that none sends a request over a connection that is being closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def web_part(host: str, port: int, name: str = "web", restarts_with: tuple[str, 
         *("--host", host, "--port", str(port), "--loop", "uvloop", "--http", "httptools"),
         *("--no-access-log", "--no-server-header"),
         *("--timeout-graceful-shutdown", str(WEB_GRACE_S)),
+        *("--timeout-keep-alive", str(KEEP_ALIVE_S)),
     )
     return Part(
         name,
