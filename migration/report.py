@@ -43,6 +43,23 @@ SHOWN: Final = {
 """What each state of the protocol is called in reports."""
 
 
+ABORT_CODES: Final = (
+    "no_blocks",
+    "request_finished",
+    "request_preempted",
+    "client_cancelled",
+    "peer_lost",
+    "timed_out",
+    "cancelled",
+    "refused",
+    "transfer_failed",
+    "disabled",
+    "too_many",
+    "request_started",
+)
+"""Slugs of why a move was aborted or refused; docs/operate.md says what each means."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageReport:
     """One copy of blocks. The last one happens while the request is paused."""
@@ -128,8 +145,7 @@ class MoveReport:
     source_freeness: float | None = None
     destination_freeness: float | None = None
     abort_code: str = ""
-    """A slug: no_blocks, request_finished, request_preempted, client_cancelled, peer_lost,
-    timed_out, cancelled, refused, transfer_failed, disabled, too_many, request_started."""
+    """One of ABORT_CODES; empty: it goes on, or was committed."""
     abort_reason: str = ""
     """In words: "i-03 had 12 free blocks and needed 41"."""
 

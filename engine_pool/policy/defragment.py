@@ -37,18 +37,18 @@ def make_room(
     None when it fits as it is, when it fits elsewhere (it should go there instead), when one move
     does not do, or when nobody has room for what would have to go.
     """
-    short_tokens = need_tokens - _room(source, watermark)
+    short_tokens = need_tokens - source.room_tokens(watermark)
     if short_tokens <= 0:
         return None
     places = sorted(
-        (s for s in standings if s.instance != source.instance and _takes_more(s)),
-        key=lambda s: (_room(s, watermark), s.instance),
+        (s for s in standings if s.instance != source.instance and s.can_receive),
+        key=lambda s: (s.room_tokens(watermark), s.instance),
     )
-    if places and need_tokens <= _room(places[-1], watermark):
+    if places and need_tokens <= places[-1].room_tokens(watermark):
         return None
     fit = (r for r in requests_of(source.instance) if r.can_move and r.kv_tokens >= short_tokens)
     for r in sorted(fit, key=lambda r: (-r.rank, r.need_tokens, r.name)):
-        place = next((s for s in places if r.need_tokens <= _room(s, watermark)), None)
+        place = next((s for s in places if r.need_tokens <= s.room_tokens(watermark)), None)
         if place is not None:
             why = (
                 f"the head of the line of {source.instance} needs {need_tokens} KV tokens, "
@@ -57,11 +57,3 @@ def make_room(
             )
             return RoomMove(r, source.instance, place.instance, why)
     return None
-
-
-def _takes_more(s: Standing) -> bool:
-    return s.is_open and not any(s.queued) and sum(s.running) < s.max_running
-
-
-def _room(s: Standing, watermark: float) -> int:
-    return s.free_tokens - int(s.capacity_tokens * watermark)

@@ -48,16 +48,12 @@ def pair(
         steps = freeness_of(s, headroom)
         if steps < rule.below_steps and not s.is_idle:
             low.append((steps, _order(s, steps), s.instance))
-        elif steps > rule.above_steps and _can_receive(s):
+        elif steps > rule.above_steps and s.can_receive:
             high.append((steps, -s.free_tokens, s.instance))
     # Of shortages the larger goes first; of idle instances the larger one.
     low.sort(key=lambda end: (end[1], end[2]))
     high.sort(key=lambda end: (-end[0], end[1], end[2]))
     return tuple(_joined(low, high, before or {}, rule))
-
-
-def _can_receive(s: Standing) -> bool:
-    return s.is_open and not s.is_draining and not any(s.queued) and sum(s.running) < s.max_running
 
 
 def _order(s: Standing, steps: float) -> float:

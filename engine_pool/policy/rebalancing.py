@@ -172,7 +172,7 @@ class _Plan(Generic[R]):
             now = next(iter(pair(ends, self._rule, self._headroom)), None)
 
     def _open_places(self) -> None:
-        steps = {s.instance: self._steps(s) for s in self._now.values() if _can_receive(s)}
+        steps = {s.instance: self._steps(s) for s in self._now.values() if s.can_receive}
         for name in sorted(steps, key=lambda name: (-steps[name], name)):
             if steps[name] > self._rule.above_steps and not self._is_busy(name):
                 self._places[name] = self._now[name]
@@ -182,7 +182,7 @@ class _Plan(Generic[R]):
         """Brings a place up to date that a request was sent to."""
         if name in self._places:
             s = self._places[name] = self._now[name]
-            is_open = _can_receive(s) and self._steps(s) > self._rule.above_steps
+            is_open = s.can_receive and self._steps(s) > self._rule.above_steps
             if not is_open or self._is_busy(name):
                 del self._places[name]
             self._largest_tokens = max(map(self._room, self._places.values()), default=0)
@@ -273,7 +273,7 @@ class _Plan(Generic[R]):
         return self._going_on[instance] >= self._rule.moves_per_instance
 
     def _room(self, s: Standing) -> int:
-        return s.free_tokens - int(s.capacity_tokens * self._restraints.watermark)
+        return s.room_tokens(self._restraints.watermark)
 
     def _reaches(self, s: Standing, place: Standing) -> bool:
         return (s.instance, place.instance) not in self._restraints.apart
@@ -283,8 +283,3 @@ class _Plan(Generic[R]):
 
     def _rest(self, source: InstanceName, destination: InstanceName, why: str) -> None:
         self.idle.append(Idle(source, destination, why))
-
-
-def _can_receive(s: Standing) -> bool:
-    """As for pairs: a destination is open and has neither a queue nor a full batch."""
-    return s.is_open and not s.is_draining and not any(s.queued) and s.batch < s.max_running

@@ -65,6 +65,17 @@ class Standing:
     def is_idle(self) -> bool:
         return not any(self.running) and not any(self.queued)
 
+    @property
+    def can_receive(self) -> bool:
+        """Whether requests may move here: it is open, with neither a queue nor a full batch."""
+        is_open = self.is_open and not self.is_draining
+        return is_open and not any(self.queued) and sum(self.running) < self.max_running
+
+    def room_tokens(self, watermark: float) -> int:
+        """Returns the KV tokens that a request can get at once. `watermark`: share of the capacity
+        that the engine keeps free at admission."""
+        return self.free_tokens - int(self.capacity_tokens * watermark)
+
     def hosts(self, rank: int) -> bool:
         """Says whether requests of a class run or wait here."""
         return self.running[rank] > 0 or self.queued[rank] > 0

@@ -11,22 +11,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from engine_pool.rebalancing_facts import RebalancerState, RebalancingFacts
+from migration.report import ABORT_CODES
 
-CODES: Final = (
-    "no_blocks",
-    "request_finished",
-    "request_preempted",
-    "client_cancelled",
-    "peer_lost",
-    "timed_out",
-    "cancelled",
-    "refused",
-    "transfer_failed",
-    "disabled",
-    "too_many",
-    "request_started",
-    "failed",
-)
+CODES: Final = (*ABORT_CODES, "failed")
 """Labels are bounded: a code that is not among these is `other`."""
 _OTHER: Final = "other"
 

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from engine_pool.types import InstanceLoad, PriorityClass
 from engine_pool.view import Change
-from migration.report import MoveReport
+from migration.report import ABORT_CODES, MoveReport
 
 if TYPE_CHECKING:
     from controlplane.gateway.runtime import Runtime
@@ -41,19 +41,7 @@ DOWNTIME_S: Final = Histogram(
     buckets=(0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 _REASONS: Final = ("operator", "rebalancer", "drain", "self-test")
-_RESULTS: Final = (
-    "committed",
-    "no_blocks",
-    "request_finished",
-    "request_preempted",
-    "client_cancelled",
-    "peer_lost",
-    "timed_out",
-    "cancelled",
-    "refused",
-    "transfer_failed",
-    "disabled",
-)
+_RESULTS: Final = ("committed", *ABORT_CODES)
 _OTHER: Final = "other"
 _ENDS_KNOWN: Final = 1000
 """Ended moves that are recognised when they are told of twice."""
