@@ -19,6 +19,11 @@ PART_MARK = "FERRY_PART"
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.05
+_KERNEL_PARENTS = (0, 2)
+"""Parents of kernel threads, which never have an environment."""
+_EXEC_LOOKS = 5
+_EXEC_WAIT_S = 0.002
+"""An exec swaps the memory within microseconds; a zombie stays without an environment."""
 
 
 def adopt_orphans() -> None:
@@ -34,7 +39,7 @@ def find_marked(run_dir: Path, part: str | None = None) -> list[psutil.Process]:
         if process.pid == os.getpid():
             continue
         try:
-            environ = process.environ()
+            environ = _environ(process)
             if environ.get(MARK) != str(run_dir) or process.status() == psutil.STATUS_ZOMBIE:
                 continue
         except psutil.Error:
@@ -42,6 +47,20 @@ def find_marked(run_dir: Path, part: str | None = None) -> list[psutil.Process]:
         if part is None or environ.get(PART_MARK) == part:
             found.append(process)
     return found
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    """Returns the environment; looks again where it is empty, as it is for a moment in each exec.
+
+    Raises psutil.Error if the process is gone or another user's.
+    """
+    for _ in range(_EXEC_LOOKS):
+        if environ := process.environ():
+            return environ
+        if process.ppid() in _KERNEL_PARENTS:
+            break
+        time.sleep(_EXEC_WAIT_S)
+    return {}
 
 
 def kill_marked(run_dir: Path, part: str | None = None, timeout_s: float = 5.0) -> int:

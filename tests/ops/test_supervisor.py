@@ -65,8 +65,17 @@ class Run:
         return find_marked(self.folder, part)
 
     def only(self, part: str) -> psutil.Process:
-        wait_for(lambda: len(self.marked(part)) == 1)
-        return self.marked(part)[0]
+        """Waits for the part's process, and until it is the only one: a look can miss a process
+        that is just being replaced by its program, or see its parent's copy."""
+        seen: list[psutil.Process] = []
+
+        def one_twice() -> bool:
+            nonlocal seen
+            before, seen = seen, self.marked(part)
+            return len(seen) == 1 and seen == before
+
+        wait_for(one_twice)
+        return seen[0]
 
 
 @pytest.fixture
