@@ -115,7 +115,9 @@ async def test_garbage_on_the_channel_is_ignored(
 @pytest.mark.parametrize(
     "order", [("i-01", "i-02"), ("i-02", "i-01")], ids=["source first", "last"]
 )
-async def test_of_two_that_report_a_request_the_one_it_moved_to_holds_it(order: tuple[str, ...]) -> None:
+async def test_of_two_that_report_a_request_the_one_it_moved_to_holds_it(
+    order: tuple[str, ...],
+) -> None:
     """The source's last report is from before the move, for a moment."""
     seen = LiveView(connect_async("redis://127.0.0.1:1"))
     for name in order:
