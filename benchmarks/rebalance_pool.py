@@ -29,9 +29,11 @@ SELF_TEST_TIMEOUT_S: Final = 120.0
 REPORTS_S: Final = 0.5
 """After the last answer: load reports and the ends of moves come within so long."""
 MAKE_KEY: Final = (
+    "from controlplane.tenants.first_login import SETUP\n"
     "from controlplane.tenants.services import key_create, tenant_create\n"
-    "tenant = tenant_create(name='High', slug='high', priority_class='high')\n"
-    "print('KEY', key_create(tenant=tenant, name='benchmark')[1])\n"
+    "tenant = tenant_create(access=SETUP, name='High', slug='high',"
+    " highest_class='high', default_class='high')\n"
+    "print('KEY', key_create(access=SETUP, tenant=tenant, name='benchmark')[1])\n"
 )
 
 

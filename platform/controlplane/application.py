@@ -8,16 +8,16 @@ from django.urls import path
 from controlplane.gateway.app import PREFIXES, GatewayApp
 from controlplane.gateway.consumers import ResponsesConsumer
 from controlplane.gateway.exchange import Receive, Scope, Send
-from controlplane.gateway.runtime import runtime
+from controlplane.gateway.pools import pools
 from controlplane.lifespan import run_lifespan
 from controlplane.pages import PagesApp
 from controlplane.tenants.key_cache import KeyCache
 from web.routing import websocket_urlpatterns as page_sockets
 
 keys = KeyCache()
-pages = PagesApp()
-api = GatewayApp(runtime(), keys)
-api_socket: Any = ResponsesConsumer.as_asgi(runtime=runtime(), keys=keys)
+page_app = PagesApp()
+api = GatewayApp(pools(), keys)
+api_socket: Any = ResponsesConsumer.as_asgi(pools=pools(), keys=keys)
 # The pages' sockets check origin and session themselves (web/routing.py).
 sockets = URLRouter([path("v1/responses", api_socket), *page_sockets])
 _socket_paths = {f"/{pattern.pattern}" for pattern in sockets.routes}
@@ -26,10 +26,10 @@ _socket_paths = {f"/{pattern.pattern}" for pattern in sockets.routes}
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Hands a connection to the part that answers it."""
     if scope["type"] == "lifespan":
-        await run_lifespan(receive, send, runtime())
+        await run_lifespan(receive, send, pools())
     elif scope["type"] == "http":
         is_api = scope["path"].startswith(PREFIXES)
-        await (api if is_api else pages)(scope, receive, send)
+        await (api if is_api else page_app)(scope, receive, send)
     elif scope["path"] in _socket_paths:
         await sockets(scope, receive, send)
     else:

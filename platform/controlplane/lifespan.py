@@ -7,27 +7,27 @@ from types import FrameType
 
 from controlplane.fleet.watch import fleet_watch
 from controlplane.gateway.exchange import Receive, Send
-from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.pools import Pools
 
 
-async def run_lifespan(receive: Receive, send: Send, runtime: Runtime) -> None:
-    """Starts the runtime and the watch on the pool, waits for the server's end, stops them."""
+async def run_lifespan(receive: Receive, send: Send, pools: Pools) -> None:
+    """Starts runtimes and watch, waits for the server's end, stops them."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            await runtime.start()
+            await pools.start()
             fleet_watch().start()
-            _hear_of_stop(runtime)
+            _hear_of_stop(pools)
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
             await fleet_watch().stop()
-            await runtime.stop()
+            await pools.stop()
             await send({"type": "lifespan.shutdown.complete"})
             return
 
 
-def _hear_of_stop(runtime: Runtime) -> None:
-    """Has the runtime told of SIGTERM and SIGINT, before the server does its own part.
+def _hear_of_stop(pools: Pools) -> None:
+    """Has the runtimes told of SIGTERM and SIGINT, before the server does its own part.
 
     The server announces its end only when all connections are closed, which is too late for those.
     """
@@ -38,7 +38,7 @@ def _hear_of_stop(runtime: Runtime) -> None:
         servers = signal.getsignal(number)
 
         def handle(caught: int, frame: FrameType | None, servers: object = servers) -> None:
-            loop.call_soon_threadsafe(runtime.begin_stop)
+            loop.call_soon_threadsafe(pools.begin_stop)
             if callable(servers):
                 servers(caught, frame)
 

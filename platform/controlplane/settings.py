@@ -49,15 +49,19 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "controlplane.audit",
     "controlplane.tenants",
     "controlplane.gateway",
     "controlplane.fleet",
+    "controlplane.usage",
     "controlplane.whatif",
     "web",
 ]
 
 # "Migration" means moving a running request here, so Django's folders have another name.
 MIGRATION_MODULES = {
+    "audit": "controlplane.audit.schema_migrations",
+    "usage": "controlplane.usage.schema_migrations",
     "tenants": "controlplane.tenants.schema_migrations",
     "gateway": "controlplane.gateway.schema_migrations",
     "fleet": "controlplane.fleet.schema_migrations",

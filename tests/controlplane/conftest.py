@@ -12,7 +12,6 @@ from controlplane.tenants.keys import make_key
 from controlplane.tenants.selectors import KeyPolicy
 from engine_pool.client import PoolClient
 from engine_pool.store import connect, connect_async
-from engine_pool.types import PriorityClass
 from tests.controlplane.web_process import Make, running
 
 
@@ -73,13 +72,11 @@ def make_key_of(policies: dict[str, KeyPolicy]) -> Callable[[str], str]:
     def make(tenant: str) -> str:
         key = make_key()
         policies[key.public_id] = KeyPolicy(
-            len(policies) + 1,
-            key.secret_digest,
-            sum(map(ord, tenant)),
-            tenant,
-            PriorityClass.NORMAL,
-            None,
-            True,
+            key_id=len(policies) + 1,
+            public_id=key.public_id,
+            secret_digest=key.secret_digest,
+            tenant_id=sum(map(ord, tenant)),
+            tenant=tenant,
         )
         return f"Bearer {key.text}"
 

@@ -27,7 +27,7 @@ class Socket:
     def __init__(self, w: Web, key: str = "") -> None:
         headers = [(b"authorization", key.encode())] if key else []
         scope = {"type": "websocket", "path": "/v1/responses", "headers": headers}
-        app = ResponsesConsumer.as_asgi(runtime=w.runtime, keys=w.keys)
+        app = ResponsesConsumer.as_asgi(pools=w.pools, keys=w.keys)
         self._inner = ApplicationCommunicator(app, scope)
 
     async def open(self) -> "Socket":

@@ -81,10 +81,15 @@ HIGH, NORMAL, LOW = PriorityClass.HIGH, PriorityClass.NORMAL, PriorityClass.LOW
 def test_a_request_may_lower_its_class_only(
     body: dict[str, Any], allowed: PriorityClass, expected: PriorityClass
 ) -> None:
-    assert class_of(body, allowed) is expected
+    assert class_of(body, allowed, allowed) is expected
+
+
+def test_what_says_nothing_gets_the_tenants_default() -> None:
+    assert class_of({}, LOW, HIGH) is LOW
+    assert class_of({"service_tier": "priority"}, LOW, HIGH) is HIGH
 
 
 def test_an_unknown_tier_is_refused() -> None:
     with pytest.raises(ApiError) as caught:
-        class_of({"service_tier": "gold"}, NORMAL)
+        class_of({"service_tier": "gold"}, NORMAL, NORMAL)
     assert caught.value.param == "service_tier"

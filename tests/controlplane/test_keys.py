@@ -10,7 +10,6 @@ from controlplane.log_filter import HideSecrets
 from controlplane.tenants.key_cache import FRESH_S, STALE_MAX_S, DatabaseAway, KeyCache
 from controlplane.tenants.keys import digest, make_key, parse_key
 from controlplane.tenants.selectors import KeyPolicy
-from engine_pool.types import PriorityClass
 
 
 def test_a_key_has_a_public_id_and_a_secret_of_256_bits() -> None:
@@ -46,7 +45,7 @@ class Database:
     def __init__(self) -> None:
         self.key = make_key()
         self.policy: KeyPolicy | None = KeyPolicy(
-            1, self.key.secret_digest, 1, "t", PriorityClass.NORMAL, None, True
+            key_id=1, secret_digest=self.key.secret_digest, tenant_id=1, tenant="t"
         )
         self.queries = 0
         self.is_away = False

@@ -9,8 +9,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 
+from controlplane.audit.models import AuditEntry
 from controlplane.fleet import api_preflight, move_selectors, moves
-from controlplane.fleet.models import AuditEntry, MigrationRecord
+from controlplane.fleet.models import MigrationRecord
 from controlplane.fleet.preflight_run import PreflightRunning
 from controlplane.fleet.preflight_values import PreflightReport
 from engine_pool.errors import StoreUnavailable

@@ -9,8 +9,9 @@ import redis
 from django.contrib.auth.models import User
 from django.db import OperationalError
 
+from controlplane.audit.models import AuditEntry, AuditResult
 from controlplane.fleet import move_rows, moves
-from controlplane.fleet.models import AuditEntry, AuditResult, MigrationRecord
+from controlplane.fleet.models import MigrationRecord
 from controlplane.fleet.move_rows import COPIED_TO, migrations_copy, migrations_give_up
 from controlplane.fleet.moves import migration_cancel, migration_request
 from engine_pool.errors import InstanceLost, MoveRefused, RequestNotRunning

@@ -50,7 +50,7 @@ class Playground:
     """An operator's page at one web process."""
 
     def __init__(self, web: Web, cookies: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(playground, "runtime", lambda: web.runtime)
+        monkeypatch.setattr(playground, "pools", lambda: web.pools)
         self._app = ASGIHandler()
         self._cookies = cookies
 

@@ -12,8 +12,8 @@ import redis
 from django.contrib.auth.models import User
 from django.test import Client
 
+from controlplane.audit.models import AuditEntry, AuditResult
 from controlplane.fleet import api_rebalancing, rebalancing
-from controlplane.fleet.models import AuditEntry, AuditResult
 from controlplane.fleet.rebalancing import rebalancing_get, rebalancing_pause, rebalancing_resume
 from controlplane.fleet.rebalancing_metrics import families_of
 from controlplane.fleet.rebalancing_picture import rebalancing_row, state_of, strip_note

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.fleet.models import AuditEntry
+from controlplane.audit.models import AuditEntry
 from controlplane.whatif import services
 from controlplane.whatif.checks import presets
 from controlplane.whatif.limits import HEARTBEAT_LIMIT_S, QUEUED_MAX

@@ -8,6 +8,7 @@ from typing import Any
 import redis
 
 from controlplane.gateway.app import GatewayApp
+from controlplane.gateway.pools import Pools
 from controlplane.gateway.runtime import Runtime
 from controlplane.tenants.key_cache import KeyCache
 from controlplane.tenants.selectors import KeyPolicy
@@ -35,7 +36,8 @@ class Web:
         self.client = PoolClient(config, self.gate)
         self.runtime = Runtime(self.client, load)
         self.keys = KeyCache(lambda *, public_id: policies.get(public_id))
-        self.app = GatewayApp(self.runtime, self.keys)
+        self.pools = Pools(self.runtime)
+        self.app = GatewayApp(self.pools, self.keys)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Exchange:
         return Exchange(

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from controlplane.fleet.models import AuditEntry
+from controlplane.audit.models import AuditEntry
 from tests.web import moves
 from tests.web.conftest import FakeView, FakeWatch
 from tests.web.reading import page, text_of

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.fleet.models import AuditEntry
+from controlplane.audit.models import AuditEntry
 from controlplane.gateway.models import RequestRecord, RequestStatus
 from controlplane.tenants.models import Tenant
 from controlplane.whatif.models import RunState, SimulationRun

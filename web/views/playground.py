@@ -16,14 +16,15 @@ from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.fleet.permissions import is_operator
 from controlplane.fleet.watch import fleet_watch
-from controlplane.gateway import completions, resume
+from controlplane.gateway import completions
 from controlplane.gateway.call import Call
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import ApiError, error_body
-from controlplane.gateway.runtime import runtime
+from controlplane.gateway.pools import pools
 from controlplane.gateway.sse import Mark, Numbering, parse_mark
+from controlplane.gateway.views import resume_completion
 from controlplane.tenants.models import Tenant
-from controlplane.tenants.selectors import KeyPolicy
+from controlplane.tenants.selectors import KeyPolicy, limits_of, targets_of
 from engine_pool.types import PriorityClass
 from web.views.frame import operators_only, render_page
 
@@ -65,7 +66,7 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         after,
         tell_move=lambda move: _ours({"request_id": call.request_id, **move.facts}),
     )
-    events = EventStream(runtime(), runtime().ready_front(), completion, numbering)
+    events = EventStream(completion, numbering)
     response = StreamingHttpResponse(_events(events, completion), content_type=EVENTS)
     response["Cache-Control"] = "no-cache"
     response["X-Accel-Buffering"] = "no"
@@ -95,9 +96,11 @@ def tenant_policy() -> KeyPolicy:
         secret_digest="",
         tenant_id=tenant.pk,
         tenant=tenant.slug,
-        priority_class=PriorityClass(tenant.priority_class),
-        expires_at=None,
-        is_active=True,
+        default_class=PriorityClass(tenant.default_class),
+        highest_class=PriorityClass(tenant.highest_class),
+        weight=tenant.weight,
+        limits=limits_of(tenant),
+        targets=targets_of(tenant_id=tenant.pk),
     )
 
 
@@ -107,22 +110,17 @@ async def _check_operator(request: HttpRequest) -> None:
 
 
 async def _completion(request: HttpRequest, policy: KeyPolicy) -> tuple[Completion, Mark | None]:
-    front = runtime().ready_front()
     last_event_id = request.headers.get("Last-Event-ID")
     if last_event_id is None:
-        completion = completions.read(runtime(), front, ENDPOINT, request.body, policy)
+        completion = completions.read(pools(), ENDPOINT, request.body, policy, {})
         if not completion.request.stream:
             raise ApiError(400, "The playground only streams.", param="stream")
-        completion.detach_s = min(LEFT_ALONE_S, runtime().client.config.orphan_grace_s)
+        completion.detach_s = min(LEFT_ALONE_S, completion.runtime.client.config.orphan_grace_s)
         return completion, None
     mark = parse_mark(last_event_id)
     if mark is None:
         raise ApiError(400, "Last-Event-ID must be the id of an event.", param="Last-Event-ID")
-    found = await resume.find(
-        runtime().client.store, mark.request_id, endpoint=ENDPOINT, tenant_id=policy.tenant_id
-    )
-    parsed = completions.to_request(front, found.call, resume.body_of(found))
-    return Completion(found.call, parsed, found.created_unix_s), mark
+    return await resume_completion(pools(), ENDPOINT, policy, mark.request_id), mark
 
 
 async def _events(events: EventStream, completion: Completion) -> AsyncIterator[str]:

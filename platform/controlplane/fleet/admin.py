@@ -6,7 +6,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
-from controlplane.fleet.models import AuditEntry, FleetEventRecord, MigrationRecord
+from controlplane.audit.models import AuditEntry
+from controlplane.fleet.models import FleetEventRecord, MigrationRecord
 
 
 class ReadOnlyAdmin(ModelAdmin):

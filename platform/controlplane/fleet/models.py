@@ -1,10 +1,10 @@
-"""What happened to the pool, and who did what to it."""
+"""What happened to the pools, and which there should be."""
 
-from typing import Any
-
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator
 from django.db import models
-from django.utils import timezone
 
+from controlplane.tenants.models import Versioned
 from migration.report import MoveState
 
 
@@ -74,47 +74,76 @@ class MigrationRecord(models.Model):
         return f"{self.request_id}: {self.source} -> {self.destination}"
 
 
-class AuditResult(models.TextChoices):
-    """What came of an action."""
+class Pool(Versioned):
+    """The instances of one model, wanted; what they do now, the live view knows.
 
-    DONE = "done"
-    REFUSED = "refused"
-    FAILED = "failed"
+    The first one is made from the environment when an installation is set up.
+    """
 
-
-class AuditEntry(models.Model):
-    """Something that a person did or wanted to do here. Rows are added, never changed."""
-
-    at = models.DateTimeField(default=timezone.now)
-    who = models.CharField(max_length=150)
-    action = models.CharField(max_length=64, help_text="A slug: migrate_request, cancel_move.")
-    object = models.CharField(max_length=200, help_text="What it was done to.")
-    reason = models.TextField(blank=True, help_text="Why, in the person's words and our numbers.")
-    result = models.CharField(max_length=8, choices=AuditResult.choices)
-    detail = models.TextField(blank=True, help_text="Why it was refused or failed.")
-    request_id = models.CharField(max_length=128, blank=True)
-    migration_id = models.CharField(max_length=64, blank=True)
-    before = models.JSONField(null=True)
-    after = models.JSONField(null=True)
+    name = models.SlugField(max_length=32, unique=True)
+    model = models.CharField(
+        max_length=500, blank=True, help_text="A folder or a hub id; empty: the default model."
+    )
+    served_model_name = models.CharField(
+        max_length=200, unique=True, help_text="The name that clients use."
+    )
+    is_enabled = models.BooleanField(default=True, help_text="Off: its instances are stopped.")
+    instances = models.PositiveIntegerField(
+        default=1, validators=[MaxValueValidator(512)], help_text="Wanted now."
+    )
+    min_instances = models.PositiveIntegerField(default=1, validators=[MaxValueValidator(512)])
+    max_instances = models.PositiveIntegerField(default=8, validators=[MaxValueValidator(512)])
+    engine_settings = models.JSONField(
+        default=dict, blank=True,
+        help_text="Fields of PoolConfig that differ from the environment: kv_cache_gib, ...",
+    )  # fmt: skip
+    band_low_steps = models.FloatField(
+        default=160.0, help_text="Average freeness under which the pool grows, tokens a request."
+    )
+    band_high_steps = models.FloatField(
+        default=960.0, help_text="Average freeness over which it shrinks."
+    )
+    rebalance_below_steps = models.FloatField(
+        default=48.0, help_text="An instance less free than this gives requests away."
+    )
+    rebalance_above_steps = models.FloatField(
+        default=48.0, help_text="An instance freer than this takes them."
+    )
+    requests_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Of all tenants together; empty: no limit."
+    )
+    tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    concurrency = models.PositiveIntegerField(null=True, blank=True)
 
     class Meta:
-        ordering = ["-at"]
-        indexes = [
-            models.Index(fields=["-at"]),
-            models.Index(fields=["who", "-at"]),
-            models.Index(fields=["action", "-at"]),
-        ]
-        verbose_name_plural = "audit entries"
+        ordering = ["name"]
 
     def __str__(self) -> str:
-        return f"{self.who}: {self.action} {self.object}: {self.result}"
+        return self.name
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Raises: PermissionError for a row that is there already."""
-        if not self._state.adding:
-            raise PermissionError("audit entries are never changed")
-        super().save(*args, **kwargs)
+    def clean(self) -> None:
+        """Raises: ValidationError for bounds that contradict each other."""
+        if not self.min_instances <= self.max_instances:
+            raise ValidationError({"max_instances": "must not be below min_instances"})
+        if not self.min_instances <= self.instances <= self.max_instances:
+            raise ValidationError({"instances": "must lie between min_instances and max_instances"})
+        if not self.band_low_steps < self.band_high_steps:
+            raise ValidationError({"band_high_steps": "must be above band_low_steps"})
+        if not self.rebalance_below_steps <= self.rebalance_above_steps:
+            raise ValidationError(
+                {"rebalance_above_steps": "must not be below rebalance_below_steps"}
+            )
 
-    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        """Raises: PermissionError, always."""
-        raise PermissionError("audit entries are never deleted")
+
+class ModelAlias(Versioned):
+    """Another name under which clients may ask for a pool's model."""
+
+    alias = models.CharField(max_length=200, unique=True)
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="aliases")
+
+    class Meta:
+        ordering = ["alias"]
+        verbose_name_plural = "model aliases"
+
+    def __str__(self) -> str:
+        return f"{self.alias} -> {self.pool}"

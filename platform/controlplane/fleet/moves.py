@@ -16,7 +16,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import DatabaseError
 
-from controlplane.fleet.models import AuditEntry, AuditResult
+from controlplane.audit.models import AuditEntry, AuditResult
 from controlplane.fleet.move_rows import row_of
 from engine_pool.client import pool_client
 from engine_pool.errors import InstanceLost, MoveRefused, PoolError

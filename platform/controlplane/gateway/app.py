@@ -8,7 +8,7 @@ from typing import Final
 from controlplane.gateway import exchange, metrics
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse, ClientGone, Receive, Scope, Send
-from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.pools import Pools
 from controlplane.gateway.views import Views
 from controlplane.tenants.key_cache import KeyCache
 
@@ -22,8 +22,8 @@ PREFIXES: Final = ("/v1/", "/livez", "/readyz", "/healthz", "/metrics", "/tokeni
 class GatewayApp:
     """One a web process."""
 
-    def __init__(self, runtime: Runtime, keys: KeyCache) -> None:
-        self._views = Views(runtime, keys)
+    def __init__(self, pools: Pools, keys: KeyCache) -> None:
+        self._views = Views(pools, keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = exchange.read_head(scope)

@@ -5,6 +5,7 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from controlplane.tenants.selectors import NO_TARGET, Target
 from engine_pool.types import PriorityClass
 
 
@@ -45,6 +46,19 @@ class Call:
     tenant_id: int
     tenant: str
     priority_class: PriorityClass
+    weight: float = 1.0
+    """The tenant's share within its class, for fair queueing in the engines."""
+    key_id: int = 0
+    """Row id of the key; 0: the playground."""
+    client_request_id: str = ""
+    """X-Request-Id of the call."""
+    pool: str = "default"
+    model: str = ""
+    """As clients call it."""
+    target: Target = NO_TARGET
+    """What the request is promised: by the tenant's SLO, or by its own headers."""
+    queue_ms: float | None = None
+    """From the arrival to the engine's first step with it, as the engine says."""
     fields: dict[str, bytes] = field(default_factory=dict)
     """What another web process needs to resume it (resume.py)."""
     needs_parser: bool = True

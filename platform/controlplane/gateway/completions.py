@@ -12,28 +12,34 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from controlplane.gateway import metrics
 from controlplane.gateway.call import Call, Migration, current_call
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.fields import check_fields, class_of
+from controlplane.gateway.pools import Pools
 from controlplane.gateway.resume import record_fields
 from controlplane.gateway.runtime import Runtime
-from controlplane.tenants.selectors import KeyPolicy
+from controlplane.tenants.selectors import NO_TARGET, KeyPolicy, Target
 
 if TYPE_CHECKING:
     from controlplane.gateway.frontend.serving import FrontEnd
 
 ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "chatcmpl-"}
 """What vLLM, like OpenAI, puts before the ids of each endpoint."""
+TTFT_HEADER: Final = "x-slo-ttft-ms"
+TPOT_HEADER: Final = "x-slo-tpot-ms"
+"""What a request wants to be promised, in place of its tenant's SLO."""
 
 
 @dataclass(slots=True)
 class Completion:
     """A request that has been read."""
 
+    runtime: Runtime
+    """Of the pool that serves its model."""
     call: Call
     request: Any
     """vLLM's ChatCompletionRequest or CompletionRequest."""
@@ -49,21 +55,52 @@ class Completion:
 
 
 def read(
-    runtime: Runtime, front: "FrontEnd", endpoint: str, raw: bytes, policy: KeyPolicy
+    pools: Pools, endpoint: str, raw: bytes, policy: KeyPolicy, headers: Mapping[str, str]
 ) -> Completion:
-    """Returns a new request. Raises: ApiError 400."""
+    """Returns a new request. `headers`: names in lower case.
+
+    Raises: ApiError 400; 404 for a model that is not there for this key; 503 when it is not served
+    now.
+    """
     body = parse_json(raw)
+    runtime = pools.for_model(body.get("model"), policy)
+    front = runtime.ready_front()
     check_fields(body, front.fields(endpoint), is_simulated=runtime.is_simulated)
     call = Call(
         request_id=ID_PREFIXES[endpoint] + uuid.uuid4().hex,
         endpoint=endpoint,
         tenant_id=policy.tenant_id,
         tenant=policy.tenant,
-        priority_class=class_of(body, policy.priority_class),
+        priority_class=class_of(body, policy.default_class, policy.highest_class),
+        weight=policy.weight,
+        key_id=policy.key_id,
+        client_request_id=headers.get("x-request-id", ""),
+        pool=runtime.client.config.pool,
+        model=runtime.model_name,
     )
+    call.target = target_of(headers, policy.targets.get(call.priority_class, NO_TARGET))
     created_unix_s = int(call.arrived_unix_s)
     call.fields = record_fields(call, raw, created_unix_s)
-    return Completion(call, to_request(front, call, body), created_unix_s)
+    return Completion(runtime, call, to_request(front, call, body), created_unix_s)
+
+
+def target_of(headers: Mapping[str, str], promised: Target) -> Target:
+    """Returns what the request is promised: by its own headers, else by its tenant's SLO.
+
+    Raises: ApiError 400 naming the header.
+    """
+    found = {}
+    for header, field in ((TTFT_HEADER, "ttft_ms"), (TPOT_HEADER, "tpot_ms")):
+        if (text := headers.get(header)) is None:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise ApiError(400, f"{header} must be milliseconds, above 0.", param=header)
+        found[field] = value
+    return replace(promised, **found)
 
 
 def to_request(front: "FrontEnd", call: Call, body: Mapping[str, Any]) -> Any:
@@ -74,9 +111,10 @@ def to_request(front: "FrontEnd", call: Call, body: Mapping[str, Any]) -> Any:
     return front.parse(call.endpoint, {**ours, "request_id": request_id})
 
 
-async def answer(runtime: Runtime, front: "FrontEnd", completion: Completion) -> bytes:
+async def answer(completion: Completion) -> bytes:
     """Returns the whole answer as JSON. Raises: ApiError."""
-    ending = Ending(runtime, front, completion)
+    front = completion.runtime.ready_front()
+    ending = Ending(front, completion)
     current_call.set(completion.call)
     try:
         text = await front.complete(completion.request, completion.created_unix_s)
@@ -108,14 +146,12 @@ class EventStream:
 
     def __init__(
         self,
-        runtime: Runtime,
-        front: "FrontEnd",
         completion: Completion,
         events: ChunkEvents,
     ) -> None:
-        self._front = front
+        self._front = completion.runtime.ready_front()
         self._completion = completion
-        self._ending = Ending(runtime, front, completion)
+        self._ending = Ending(self._front, completion)
         self._events = events
         self._chunks: AsyncGenerator[str, None] | None = None
         self._first: asyncio.Future[str | None] | None = None
@@ -177,10 +213,10 @@ class EventStream:
 class Ending:
     """How a call ends; what is not said otherwise is that its client left. Closed once."""
 
-    def __init__(self, runtime: Runtime, front: "FrontEnd", completion: Completion) -> None:
+    def __init__(self, front: "FrontEnd", completion: Completion) -> None:
         self.outcome = "cancelled"
         self._error_code = ""
-        self._runtime = runtime
+        self._runtime = completion.runtime
         self._front = front
         self._completion = completion
         self._is_closed = False

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from controlplane.gateway import completions, resume
+from controlplane.gateway import completions
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import ApiError, error_body
+from controlplane.gateway.pools import Pools
 from controlplane.gateway.responses import ResponseEvents, to_chat_body
-from controlplane.gateway.runtime import Runtime
-from controlplane.gateway.views import authenticate
+from controlplane.gateway.views import authenticate, resume_completion
 from controlplane.tenants.key_cache import KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 
@@ -32,27 +32,29 @@ TRY_LATER: Final = 1013
 
 
 class ResponsesConsumer(AsyncWebsocketConsumer):
-    """One a socket. `runtime` and `keys` come from `as_asgi`."""
+    """One a socket. `pools` and `keys` come from `as_asgi`."""
 
-    runtime: Runtime
+    pools: Pools
     keys: KeyCache
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        self.runtime = kwargs["runtime"]
+        self.pools = kwargs["pools"]
         self.keys = kwargs["keys"]
         self._policy: KeyPolicy | None = None
+        self._headers: dict[str, str] = {}
         self._answer: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_cancelling = False
 
     async def connect(self) -> None:
         await self.accept()
-        if self.runtime.is_stopping:
+        if self.pools.is_stopping:
             await self.close(GOING_AWAY)
             return
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]}
-        scheme, _, text = headers.get("authorization", "").partition(" ")
+        raw = self.scope["headers"]
+        self._headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in raw}
+        scheme, _, text = self._headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             await self._authenticate(text.strip())
         else:
@@ -102,23 +104,15 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             await self.close(POLICY)
 
     def _new(self, message: dict[str, Any], policy: KeyPolicy) -> Completion:
-        front = self.runtime.ready_front()
         raw = json.dumps(to_chat_body(message)).encode()
-        return completions.read(self.runtime, front, ENDPOINT, raw, policy)
+        return completions.read(self.pools, ENDPOINT, raw, policy, self._headers)
 
     async def _resume(self, message: dict[str, Any], policy: KeyPolicy) -> None:
-        front = self.runtime.ready_front()
         after = message.get("starting_after", -1)
         if not isinstance(after, int):
             raise ApiError(400, "`starting_after` must be a number.", param="starting_after")
-        found = await resume.find(
-            self.runtime.client.store,
-            str(message.get("response_id", "")),
-            endpoint=ENDPOINT,
-            tenant_id=policy.tenant_id,
-        )
-        request = completions.to_request(front, found.call, resume.body_of(found))
-        self._begin(Completion(found.call, request, found.created_unix_s), after)
+        request_id = str(message.get("response_id", ""))
+        self._begin(await resume_completion(self.pools, ENDPOINT, policy, request_id), after)
 
     def _begin(self, completion: Completion, after: int | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -133,16 +127,16 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         events = ResponseEvents(
             completion.call.request_id,
             completion.created_unix_s,
-            self.runtime.model_name,
+            completion.call.model,
             after,
         )
-        stream = EventStream(self.runtime, self.runtime.ready_front(), completion, events)
+        stream = EventStream(completion, events)
         try:
             await self._say(events.created())
             await stream.start()
             async for event in stream:
                 await self._say(event)
-            if self.runtime.is_stopping:
+            if self.pools.is_stopping:
                 await self.close(GOING_AWAY)
         except ApiError as error:
             await self._say(events.failed(error_body(error)["error"]))

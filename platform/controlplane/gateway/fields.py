@@ -75,7 +75,9 @@ def check_fields(body: Mapping[str, Any], known: frozenset[str], *, is_simulated
     _check_parts(body.get("messages"))
 
 
-def class_of(body: Mapping[str, Any], allowed: PriorityClass) -> PriorityClass:
+def class_of(
+    body: Mapping[str, Any], default: PriorityClass, highest: PriorityClass
+) -> PriorityClass:
     """Returns the request's class: what its body asks for, but never above what the tenant may.
 
     `service_tier` flex is low and priority high; vLLM's `priority` is low above 0, high below.
@@ -90,8 +92,8 @@ def class_of(body: Mapping[str, Any], allowed: PriorityClass) -> PriorityClass:
     if wanted is None and isinstance(number, int) and number != 0:
         wanted = PriorityClass.LOW if number > 0 else PriorityClass.HIGH
     if wanted is None:
-        return allowed
-    return wanted if wanted.rank >= allowed.rank else allowed
+        return default
+    return wanted if wanted.rank >= highest.rank else highest
 
 
 def _check_parts(messages: Any) -> None:

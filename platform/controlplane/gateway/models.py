@@ -1,5 +1,7 @@
 """What is kept of the requests."""
 
+from decimal import Decimal
+
 from django.db import models
 
 from engine_pool.types import PriorityClass
@@ -21,6 +23,12 @@ class RequestRecord(models.Model):
     tenant = models.ForeignKey(
         "tenants.Tenant", on_delete=models.CASCADE, related_name="requests", db_constraint=False
     )
+    key_id = models.BigIntegerField(default=0, help_text="Row id of the key; 0: the playground.")
+    client_request_id = models.CharField(
+        max_length=128, blank=True, help_text="X-Request-Id of the call."
+    )
+    pool = models.CharField(max_length=32, default="default")
+    model = models.CharField(max_length=200, blank=True, help_text="As clients call it.")
     endpoint = models.CharField(max_length=16)
     priority_class = models.CharField(
         max_length=8, choices=[(c.value, c.value) for c in PriorityClass]
@@ -34,10 +42,23 @@ class RequestRecord(models.Model):
     prompt_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField()
+    is_partial = models.BooleanField(
+        default=False, help_text="It did not come to its end; what it had used counts."
+    )
+    cost = models.DecimalField(max_digits=18, decimal_places=8, default=Decimal(0))
     arrived_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
     ttft_ms = models.FloatField(null=True, help_text="Arrival to first token; none without tokens.")
     tpot_ms = models.FloatField(null=True, help_text="Mean time per token after the first.")
     duration_ms = models.FloatField()
+    queue_ms = models.FloatField(null=True, help_text="Arrival to the engine's first step with it.")
+    prefill_ms = models.FloatField(null=True, help_text="From there to the first token.")
+    decode_ms = models.FloatField(null=True, help_text="First to last token, without moves.")
+    migration_ms = models.FloatField(default=0.0, help_text="The reader's waits for moves.")
+    ttft_target_ms = models.FloatField(null=True)
+    tpot_target_ms = models.FloatField(null=True)
+    is_ttft_met = models.BooleanField(null=True, help_text="None: no target, or cancelled before.")
+    is_tpot_met = models.BooleanField(null=True)
 
     class Meta:
         indexes = [

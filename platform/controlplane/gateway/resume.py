@@ -38,6 +38,8 @@ def record_fields(call: Call, body: bytes, created_unix_s: int) -> dict[str, byt
         "tenant_id": str(call.tenant_id).encode(),
         "tenant": call.tenant.encode(),
         "class": call.priority_class.value.encode(),
+        "pool": call.pool.encode(),
+        "model": call.model.encode(),
     }
 
 
@@ -73,6 +75,8 @@ def _to_resumable(request_id: str, fields: Mapping[bytes, bytes]) -> Resumable:
         tenant_id=int(fields[b"tenant_id"]),
         tenant=fields[b"tenant"].decode(),
         priority_class=PriorityClass(fields[b"class"].decode()),
+        pool=fields[b"pool"].decode(),
+        model=fields[b"model"].decode(),
         places=places,
     )
     call.note_sent(next((instance for instance, _ in places.values()), ""))

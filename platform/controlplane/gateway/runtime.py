@@ -5,7 +5,6 @@ answer meanwhile; `not_ready` says what is still missing.
 """
 
 import asyncio
-import functools
 import gc
 import logging
 import os
@@ -18,7 +17,7 @@ from django.conf import settings
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
 from controlplane.gateway.pool_metrics import PoolCollector
 from controlplane.gateway.records import RecordWriter
-from engine_pool.client import PoolClient, pool_client
+from engine_pool.client import PoolClient
 from engine_pool.errors import ConfigError, ServerStopping
 from engine_pool.served_model import resolve_model
 from engine_pool.token_log import request_key
@@ -38,7 +37,7 @@ LOAD_RETRY_S: Final = 5.0
 
 
 class Runtime:
-    """One a web process. `start` and `stop` are called by the ASGI server's lifespan."""
+    """One a pool and web process (pools.py)."""
 
     def __init__(
         self, client: PoolClient, load: "Callable[[PoolClient], FrontEnd] | None" = None
@@ -178,12 +177,6 @@ class Runtime:
             self.client.sink.sink = self.front.llm
             logger.info("the front end is ready: %s", self.model_name)
             return
-
-
-@functools.cache
-def runtime() -> Runtime:
-    """Returns this process's one."""
-    return Runtime(pool_client())
 
 
 def _load_front_end(client: PoolClient) -> "FrontEnd":

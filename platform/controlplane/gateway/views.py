@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -12,7 +12,7 @@ from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse
 from controlplane.gateway.fields import check_fields
-from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.pools import Pools
 from controlplane.gateway.sse import Mark, Numbering, TellMove, move_comment, parse_mark
 from controlplane.tenants.key_cache import DatabaseAway, KeyCache
 from controlplane.tenants.selectors import KeyPolicy
@@ -31,8 +31,8 @@ View = Callable[[ApiRequest], Awaitable[ApiResponse]]
 class Views:
     """The doors of one web process."""
 
-    def __init__(self, runtime: Runtime, keys: KeyCache) -> None:
-        self._runtime = runtime
+    def __init__(self, pools: Pools, keys: KeyCache) -> None:
+        self._pools = pools
         self._keys = keys
 
     def find(self, method: str, path: str) -> View:
@@ -52,7 +52,7 @@ class Views:
         return ApiResponse(body=b'{"status":"alive"}')
 
     async def readyz(self, request: ApiRequest) -> ApiResponse:
-        reason = self._runtime.not_ready()
+        reason = self._pools.not_ready()
         if reason is None:
             return ApiResponse(body=b'{"status":"ready"}')
         return ApiResponse(503, json.dumps({"reason": reason}).encode())
@@ -61,17 +61,29 @@ class Views:
         return ApiResponse(body=generate_latest(), content_type=CONTENT_TYPE_LATEST)
 
     async def models(self, request: ApiRequest) -> ApiResponse:
-        await self._authenticate(request)
-        cards = await self._runtime.ready_front().model_cards()
+        policy = await self._authenticate(request)
+        cards = await self._cards(policy)
         return ApiResponse(body=json.dumps({"object": "list", "data": cards}).encode())
 
     async def model(self, request: ApiRequest) -> ApiResponse:
-        await self._authenticate(request)
+        policy = await self._authenticate(request)
         name = request.path.removeprefix("/v1/models/")
-        for card in await self._runtime.ready_front().model_cards():
+        for card in await self._cards(policy):
             if card["id"] == name:
                 return ApiResponse(body=json.dumps(card).encode())
         raise ApiError(404, f"The model `{name}` does not exist.", "model_not_found", "model")
+
+    async def _cards(self, policy: KeyPolicy) -> list[dict[str, Any]]:
+        """Returns the models that a key may use, aliases too."""
+        names = self._pools.models()
+        if not names:
+            self._pools.default.ready_front()
+        cards = []
+        for name, runtime in names.items():
+            if policy.allows_model(name):
+                card = (await runtime.ready_front().model_cards())[0]
+                cards.append({**card, "id": name})
+        return cards
 
     async def chat_completions(self, request: ApiRequest) -> ApiResponse:
         return await self._complete(request, "chat")
@@ -92,9 +104,10 @@ class Views:
         return await self._tokenize(request, "detokenize")
 
     async def _tokenize(self, request: ApiRequest, endpoint: str) -> ApiResponse:
-        await self._authenticate(request)
-        front = self._runtime.ready_front()
+        policy = await self._authenticate(request)
         body = completions.parse_json(request.body)
+        runtime = self._pools.for_model(body.get("model"), policy)
+        front = runtime.ready_front()
         check_fields(body, front.fields(endpoint), is_simulated=False)
         return ApiResponse(body=await front.tokenize(front.parse(endpoint, body)))
 
@@ -103,12 +116,12 @@ class Views:
         if "last-event-id" in request.headers:
             mark = _mark(request.headers["last-event-id"])
             return await self._resume(endpoint, policy, mark.request_id, mark, _tells(request))
-        front = self._runtime.ready_front()
-        completion = completions.read(self._runtime, front, endpoint, request.body, policy)
+        headers = {**request.headers, "x-request-id": request.request_id}
+        completion = completions.read(self._pools, endpoint, request.body, policy, headers)
         completion.detach_s = self._detach_s(request)
         if completion.request.stream:
             return await self._stream(completion, None, _tells(request))
-        body = await completions.answer(self._runtime, front, completion)
+        body = await completions.answer(completion)
         return ApiResponse(body=body, headers=_place(completion.call))
 
     async def _resume_by_path(self, request: ApiRequest, endpoint: str) -> ApiResponse:
@@ -128,12 +141,7 @@ class Views:
         mark: Mark | None,
         tell_move: TellMove | None,
     ) -> ApiResponse:
-        front = self._runtime.ready_front()
-        found = await resume.find(
-            self._runtime.client.store, request_id, endpoint=endpoint, tenant_id=policy.tenant_id
-        )
-        request = completions.to_request(front, found.call, resume.body_of(found))
-        completion = Completion(found.call, request, found.created_unix_s)
+        completion = await resume_completion(self._pools, endpoint, policy, request_id)
         return await self._stream(completion, mark, tell_move)
 
     async def _stream(
@@ -143,7 +151,7 @@ class Views:
         numbering = Numbering(
             call.request_id, completion.choices, completion.created_unix_s, after, tell_move
         )
-        events = EventStream(self._runtime, self._runtime.ready_front(), completion, numbering)
+        events = EventStream(completion, numbering)
         try:
             await events.start()
         except BaseException:
@@ -166,7 +174,7 @@ class Views:
         text = request.headers.get(DETACH_HEADER)
         if text is None:
             return 0.0
-        longest_s = self._runtime.client.config.orphan_grace_s
+        longest_s = self._pools.default.client.config.orphan_grace_s
         try:
             wanted_s = float(text)
         except ValueError:
@@ -174,6 +182,23 @@ class Views:
         if not 0 <= wanted_s < float("inf"):
             raise ApiError(400, f"{DETACH_HEADER} must be seconds, 0 or more.", param=DETACH_HEADER)
         return min(wanted_s, longest_s)
+
+
+async def resume_completion(
+    pools: Pools, endpoint: str, policy: KeyPolicy, request_id: str
+) -> Completion:
+    """Returns a request that was sent before, to go on with its answer.
+
+    Raises: ApiError 404 unless this tenant made it; 503.
+    """
+    pools.default.ready_front()
+    store = pools.default.client.store
+    found = await resume.find(store, request_id, endpoint=endpoint, tenant_id=policy.tenant_id)
+    runtime = pools.get(found.call.pool)
+    if runtime is None:
+        raise ApiError(404, f"There is no stream {request_id} to resume.", "stream_not_found")
+    request = completions.to_request(runtime.ready_front(), found.call, resume.body_of(found))
+    return Completion(runtime, found.call, request, found.created_unix_s)
 
 
 async def authenticate(keys: KeyCache, text: str) -> KeyPolicy:

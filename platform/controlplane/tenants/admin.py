@@ -6,13 +6,14 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
+from controlplane.tenants.access import access_of_user
 from controlplane.tenants.models import ApiKey, Tenant
 from controlplane.tenants.services import key_create, key_revoke
 
 
 @admin.register(Tenant)
 class TenantAdmin(ModelAdmin):
-    list_display = ["name", "slug", "priority_class", "is_active", "created_at"]
+    list_display = ["name", "slug", "highest_class", "state", "created_at"]
     search_fields = ["name", "slug"]
     readonly_fields = ["created_at"]
 
@@ -30,7 +31,12 @@ class ApiKeyAdmin(ModelAdmin):
         if change:
             super().save_model(request, obj, form, change)
             return
-        key, text = key_create(tenant=obj.tenant, name=obj.name, expires_at=obj.expires_at)
+        key, text = key_create(
+            access=access_of_user(request.user),
+            tenant=obj.tenant,
+            name=obj.name,
+            expires_at=obj.expires_at,
+        )
         # The admin goes on with this object: it must be the row that was made.
         obj.pk = key.pk
         messages.warning(request, f"Copy the key now, it is not shown again: {text}")
@@ -38,7 +44,7 @@ class ApiKeyAdmin(ModelAdmin):
     @admin.action(description="Revoke the selected keys")
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         for key in queryset:
-            key_revoke(key=key)
+            key_revoke(access=access_of_user(request.user), key=key)
         messages.success(request, f"Revoked {len(queryset)} keys.")
 
     def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:

@@ -5,6 +5,7 @@ import secrets
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
+from controlplane.tenants.access import Access, Role
 from controlplane.tenants.models import ApiKey, Tenant
 from controlplane.tenants.services import key_create, tenant_create
 
@@ -12,6 +13,8 @@ USERNAME = "operator"
 PASSWORD_BYTES = 15
 """20 characters, 120 bits."""
 FIRST_TENANT = "default"
+SETUP = Access("setup", platform=Role.OWNER)
+"""The installation itself, as the audit shows it."""
 
 
 @transaction.atomic
@@ -27,9 +30,9 @@ def first_login_create() -> dict[str, str] | None:
         user_model.objects.create_superuser(USERNAME, password=password)
     if not ApiKey.objects.exists():
         tenant = Tenant.objects.filter(slug=FIRST_TENANT).first() or tenant_create(
-            name="Default", slug=FIRST_TENANT
+            access=SETUP, name="Default", slug=FIRST_TENANT
         )
-        _, text = key_create(tenant=tenant, name="First key")
+        _, text = key_create(access=SETUP, tenant=tenant, name="First key")
     if not password and not text:
         return None
     return {"username": USERNAME if password else "", "password": password, "api_key": text}

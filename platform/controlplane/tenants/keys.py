@@ -40,9 +40,10 @@ class PresentedKey:
         return hmac.compare_digest(digest(self.secret), secret_digest)
 
 
-def make_key() -> NewKey:
-    """Returns a new random key."""
-    public_id, secret = secrets.token_hex(PUBLIC_ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
+def make_key(public_id: str = "") -> NewKey:
+    """Returns a new random key; with a public id, a new secret for that key."""
+    public_id = public_id or secrets.token_hex(PUBLIC_ID_BYTES)
+    secret = secrets.token_urlsafe(SECRET_BYTES)
     text = f"{PREFIX}-{public_id}-{secret}"
     return NewKey(text, public_id, digest(secret), text[-4:])
 

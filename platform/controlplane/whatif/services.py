@@ -12,7 +12,7 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.fleet.models import AuditEntry, AuditResult
+from controlplane.audit.models import AuditEntry, AuditResult
 from controlplane.whatif.checks import check_wish
 from controlplane.whatif.limits import HEARTBEAT_LIMIT_S, KEPT_RUNS, QUEUED_MAX
 from controlplane.whatif.models import ENDS, RunState, SimulationRun

@@ -8,10 +8,13 @@ from typing import Final
 from django.db import DatabaseError
 from django.utils import timezone
 
+from controlplane.tenants.access import Access, Role
 from controlplane.tenants.models import Tenant
 from controlplane.tenants.services import key_create, key_revoke, tenant_create
 
 TENANT: Final = "doctor"
+DOCTOR: Final = Access("doctor", platform=Role.OWNER)
+"""As the audit shows it."""
 LIFE: Final = timedelta(minutes=10)
 """Longer than all checks together; what remains if the doctor itself is killed."""
 
@@ -21,10 +24,10 @@ def doctor_key() -> Iterator[str]:
     """Yields a key's text; "" when the database does not answer, which is a check's to say."""
     try:
         tenant = Tenant.objects.filter(slug=TENANT).first() or tenant_create(
-            name="Doctor", slug=TENANT
+            access=DOCTOR, name="Doctor", slug=TENANT
         )
         key, text = key_create(
-            tenant=tenant, name="Doctor's check", expires_at=timezone.now() + LIFE
+            access=DOCTOR, tenant=tenant, name="Doctor's check", expires_at=timezone.now() + LIFE
         )
     except DatabaseError:
         yield ""
@@ -32,5 +35,5 @@ def doctor_key() -> Iterator[str]:
     try:
         yield text
     finally:
-        key_revoke(key=key)
+        key_revoke(access=DOCTOR, key=key)
         key.delete()

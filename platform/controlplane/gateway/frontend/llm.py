@@ -271,6 +271,7 @@ class PoolLLM(AsyncLLM):
             min_tokens=max_tokens if params.ignore_eos else params.min_tokens,
             priority_class=call.priority_class,
             tenant=call.tenant,
+            weight=call.weight,
             arrival_unix_s=call.arrived_unix_s,
             payload=bytes(self._encoder.encode(request)[0]),
         )
