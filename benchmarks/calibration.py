@@ -19,25 +19,23 @@ The last line is JSON. Exit code 1: a request failed.
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import session
 from benchmarks.calibration_prediction import (
     FIGURES,
     measured_figures,
     predicted_figures,
     scenario_for,
 )
-from benchmarks.migration_rig import Interrupted, end_on_signals
 from benchmarks.rebalance_load import Outcome, bytes_per_kv_token, play
 from benchmarks.rebalance_pool import Pool, Sizes, started
 from benchmarks.rebalance_trace import EXCERPT, Scale, arrivals_of
@@ -182,29 +180,14 @@ def read_options() -> argparse.Namespace:
 
 def main() -> int:
     options = read_options()
-    end_on_signals()
-    busy_before = os.getloadavg()[0]
-    began_s = time.monotonic()
-    try:
-        result = measure(options)
-    except (CostFileError, TraceError, RuntimeError) as error:
-        print(error)
-        return 2
-    except (KeyboardInterrupt, Interrupted) as error:
-        print(f"interrupted: {type(error).__name__}", flush=True)
-        return 130
-    result |= {
-        "machine_load_before": round(busy_before, 2),
-        "took_s": round(time.monotonic() - began_s),
-    }
-    for failure in result["failures"]:
-        print(failure)
-    print(table(result))
-    line = json.dumps(result)
-    if options.save:
-        options.save.write_text(line + "\n")
-    print(line)
-    return int(bool(result["failures"]))
+
+    def measured() -> dict[str, Any]:
+        try:
+            return measure(options)
+        except (CostFileError, TraceError) as error:
+            raise RuntimeError(str(error)) from error
+
+    return session.run(measured, problems="failures", table=table, save=options.save)
 
 
 if __name__ == "__main__":

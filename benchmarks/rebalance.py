@@ -21,20 +21,18 @@ JSON. Exit code 1: a request failed.
 
 import argparse
 import asyncio
-import json
 import math
-import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import session
 from benchmarks.migration import LARGER
-from benchmarks.migration_rig import Interrupted, end_on_signals, random_model
+from benchmarks.migration_rig import random_model
 from benchmarks.rebalance_figures import (
     RATIOS,
     Round,
@@ -181,7 +179,7 @@ def read_options() -> argparse.Namespace:
     return options
 
 
-def _random_model(stack: ExitStack, max_model_len: int) -> Path:
+def temporary_model(stack: ExitStack, max_model_len: int) -> Path:
     """Writes a model that lasts as long as the stack."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ferry-model-")))
     return random_model(folder, replace(LARGER, max_model_len=max_model_len))
@@ -199,7 +197,7 @@ def measure(options: argparse.Namespace, rows: Sequence[TraceRow]) -> dict[str, 
     )
     common = dict(pair.split("=", 1) for pair in options.set)
     with ExitStack() as stack:
-        model: Path = options.model or _random_model(stack, options.max_model_len)
+        model: Path = options.model or temporary_model(stack, options.max_model_len)
         gib = options.kv_tokens * bytes_per_kv_token(model) / GIB
         if gib < LEAST_GIB:
             least = math.ceil(LEAST_GIB * GIB / bytes_per_kv_token(model))
@@ -231,30 +229,15 @@ def measure(options: argparse.Namespace, rows: Sequence[TraceRow]) -> dict[str, 
 
 def main() -> int:
     options = read_options()
-    end_on_signals()
-    busy_before = os.getloadavg()[0]
-    began_s = time.monotonic()
-    try:
-        rows = read_trace(options.trace)
-        result = measure(options, rows)
-    except (TraceError, RuntimeError) as error:
-        print(error)
-        return 2
-    except (KeyboardInterrupt, Interrupted) as error:
-        print(f"interrupted: {type(error).__name__}", flush=True)
-        return 130
-    result |= {
-        "machine_load_before": round(busy_before, 2),
-        "took_s": round(time.monotonic() - began_s),
-    }
-    for problem in result["problems"]:
-        print(problem)
-    print(table(result))
-    line = json.dumps(result)
-    if options.save:
-        options.save.write_text(line + "\n")
-    print(line)
-    return int(bool(result["problems"]))
+
+    def measured() -> dict[str, Any]:
+        try:
+            rows = read_trace(options.trace)
+        except TraceError as error:
+            raise RuntimeError(str(error)) from error
+        return measure(options, rows)
+
+    return session.run(measured, problems="problems", table=table, save=options.save)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ REPORTS_S: Final = 0.5
 MAKE_KEY: Final = (
     "from controlplane.tenants.first_login import SETUP\n"
     "from controlplane.tenants.services import key_create, tenant_create\n"
-    "tenant = tenant_create(access=SETUP, name='High', slug='high',"
-    " highest_class='high', default_class='high')\n"
+    "tenant = tenant_create(access=SETUP, name='{slug}', slug='{slug}',"
+    " highest_class='{priority_class}', default_class='{priority_class}')\n"
     "print('KEY', key_create(access=SETUP, tenant=tenant, name='benchmark')[1])\n"
 )
 
@@ -96,6 +96,10 @@ class Pool:
         """Returns the KV memory of one engine; they are alike."""
         return self._installation.loads()[0].capacity_tokens
 
+    def new_key(self, slug: str, priority_class: PriorityClass) -> str:
+        """Makes a tenant and returns a key of it. Raises: RuntimeError."""
+        return _new_key(self._installation, slug, priority_class)
+
     def wait_idle(self) -> None:
         """Raises: RuntimeError when it goes on working."""
         pool = self._installation
@@ -132,7 +136,7 @@ def started(name: str, sizes: Sizes, **settings: str) -> Iterator[Pool]:
                 )
             keys = {
                 PriorityClass.NORMAL: installation.login["api_key"],
-                PriorityClass.HIGH: _high_key(installation),
+                PriorityClass.HIGH: _new_key(installation, "high", PriorityClass.HIGH),
             }
             yield Pool(name, installation, Door(f"{installation.url}/v1", sizes.model.name, keys))
         finally:
@@ -148,10 +152,10 @@ def _in_words() -> Iterator[None]:
         raise RuntimeError(str(error)) from None
 
 
-def _high_key(installation: Installation) -> str:
-    """Makes a tenant of the high class and returns a key of it."""
+def _new_key(installation: Installation, slug: str, priority_class: PriorityClass) -> str:
+    code = MAKE_KEY.format(slug=slug, priority_class=priority_class.value)
     done = subprocess.run(
-        [sys.executable, "manage.py", "shell", "--no-imports", "-c", MAKE_KEY],
+        [sys.executable, "manage.py", "shell", "--no-imports", "-c", code],
         cwd=ROOT,
         env=installation.environ | installation.state.environ,
         capture_output=True,
@@ -162,4 +166,4 @@ def _high_key(installation: Installation) -> str:
     for line in done.stdout.splitlines():
         if line.startswith("KEY "):
             return line.removeprefix("KEY ")
-    raise RuntimeError(f"no key of the high class could be made:\n{done.stderr[-2000:]}")
+    raise RuntimeError(f"no key of the tenant {slug} could be made:\n{done.stderr[-2000:]}")
