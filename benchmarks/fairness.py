@@ -96,7 +96,7 @@ def play_round(pool: Pool, mode: str, own: Door, load: Load, number: int) -> dic
     short_door = own if mode == FAIR else pool.door
     seed = f"{mode}-{number}"
 
-    async def both() -> list[Outcome]:
+    async def both() -> tuple[Outcome, Outcome]:
         return await asyncio.gather(
             play(short_door, load.short(), seed=f"short-{seed}", with_classes=False),
             play(pool.door, load.flood(), seed=f"flood-{seed}", with_classes=False),
