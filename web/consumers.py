@@ -20,7 +20,7 @@ from django.db import DatabaseError
 from django.http import HttpRequest
 
 from controlplane.fleet.observer import LOOK_EVERY_S, Observer
-from controlplane.fleet.permissions import is_operator
+from controlplane.fleet.permissions import is_viewer
 from controlplane.fleet.watch import fleet_watch
 from web import messages
 from web.live import delta_of, known_topics, snapshot_of, table_of
@@ -49,7 +49,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         await self.accept()
-        if not is_operator(self.scope["user"]):
+        if not await database_sync_to_async(is_viewer)(self.scope["user"]):
             await self.close(messages.CLOSE_NOT_ALLOWED)
             return
         watch = fleet_watch()
@@ -125,7 +125,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def _still_allowed(self) -> bool:
         try:
-            return await _session_is_operators(self.scope["session"].session_key)
+            return await _session_is_viewers(self.scope["session"].session_key)
         except DatabaseError as error:
             # Who was allowed stays so while nobody can be asked; a page must go on then.
             logger.warning("permission not checked: %s", type(error).__name__)
@@ -153,8 +153,8 @@ def _parse(text: str) -> dict[str, int]:
 
 
 @database_sync_to_async
-def _session_is_operators(session_key: str) -> bool:
+def _session_is_viewers(session_key: str) -> bool:
     """Reads session and user anew: either may be gone by now."""
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
-    return is_operator(get_user(request))
+    return is_viewer(get_user(request))

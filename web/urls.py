@@ -1,7 +1,6 @@
 """The pages."""
 
 from django.urls import URLPattern, URLResolver, path
-from django.views.generic import RedirectView
 
 from web.views import (
     cluster,
@@ -20,10 +19,11 @@ from web.views import (
 app_name = "web"
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", RedirectView.as_view(pattern_name="web:cluster"), name="home"),
+    path("", session.home, name="home"),
     path("favicon.ico", session.favicon, name="favicon"),
     path("login/", session.LoginView.as_view(), name="login"),
     path("logout/", session.LogoutView.as_view(), name="logout"),
+    path("password/", session.password, name="password"),
     path("theme/", session.theme, name="theme"),
     path("cluster/", cluster.cluster, name="cluster"),
     path("cluster/requests/", instances.requests, name="cluster-requests"),

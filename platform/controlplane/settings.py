@@ -70,6 +70,7 @@ MIGRATION_MODULES = {
 
 # For the pages, the admin and /api/v1 alone; /v1 has none of it (gateway/exchange.py).
 MIDDLEWARE = [
+    "controlplane.middleware.RequestId",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.ContentSecurityPolicy",
     "servestatic.middleware.ServeStaticMiddleware",
@@ -96,6 +97,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "web.context_processors.theme",
+                "web.context_processors.navigation",
             ],
         },
     },
@@ -118,7 +120,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 LOGIN_URL = "/login/"
-LOGIN_REDIRECT_URL = "/cluster/"
+LOGIN_REDIRECT_URL = "/"
 
 # The API's front end.
 TOOL_PARSER = env.str("FERRY_TOOL_PARSER", default="hermes")

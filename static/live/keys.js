@@ -2,12 +2,16 @@
 
 import { byId } from "./dom.js";
 
-const PLACES = { c: "/cluster/", m: "/migrations/", w: "/whatif/", p: "/playground/", a: "/admin/" };
 const SEQUENCE_MS = 1500;
 const OFF = "ferry-single-keys-off";
 
-/** @param {() => void} togglePause */
-export function startKeys(togglePause) {
+/** Where a key leads after `g`: what the navigation of this person offers. @param {string} key */
+function placeOf(key) {
+  const items = /** @type {HTMLAnchorElement[]} */ ([...document.querySelectorAll("#side a[data-key]")]);
+  return items.find((item) => item.dataset.key === key)?.href;
+}
+
+export function startKeys() {
   const dialog = /** @type {HTMLDialogElement} */ (byId("keys"));
   const box = /** @type {HTMLInputElement} */ (byId("single-keys"));
   box.checked = localStorage.getItem(OFF) === null;
@@ -18,10 +22,10 @@ export function startKeys(togglePause) {
   let sinceG_ms = 0;
   document.addEventListener("keydown", (event) => {
     if (!box.checked || isTyping(event) || document.querySelector("dialog[open]")) return;
-    const place = PLACES[/** @type {keyof typeof PLACES} */ (event.key)];
+    const place = placeOf(event.key);
     if (place && Date.now() - sinceG_ms < SEQUENCE_MS) location.assign(place);
     else if (event.key === "?") dialog.showModal();
-    else if (event.key === ".") togglePause();
+    else if (event.key === ".") byId("pause")?.click();
     else if (event.key === "/") focusField(event);
     sinceG_ms = event.key === "g" ? Date.now() : 0;
   });

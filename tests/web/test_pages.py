@@ -170,7 +170,7 @@ def test_login_and_logout(watch: FakeWatch, operator: User) -> None:
     wrong = client.post("/login/", {"username": "olga", "password": "y"})
     assert 'role="alert"' in wrong.content.decode()
     right = client.post("/login/", {"username": "olga", "password": "x"})
-    assert right.headers["Location"] == "/cluster/"
+    assert right.headers["Location"] == "/"
     assert client.post("/logout/").headers["Location"] == "/login/"
     assert client.get("/cluster/").status_code == 302
 

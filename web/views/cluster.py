@@ -13,8 +13,10 @@ from controlplane.fleet.live_moves import MoveRow
 from controlplane.fleet.observer import Picture
 from controlplane.fleet.tiles import TileRow
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from web.live import ROWS_MAX, snapshot_of
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 from web.views.instances import sides_of
 
 TILE_LABELS: Final = {
@@ -59,7 +61,7 @@ class LegendEntry(NamedTuple):
     count: int
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def cluster(request: HttpRequest) -> HttpResponse:
     """Shows rows for a small pool, a grid for a large one."""

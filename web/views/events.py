@@ -10,12 +10,14 @@ from django.views.decorators.http import require_safe
 from controlplane.fleet.models import FleetEventRecord
 from controlplane.fleet.picture import EventRow, event_key
 from controlplane.fleet.watch import fleet_watch
-from web.views.frame import operators_only, render_page
+from controlplane.tenants.access import Role
+from web.views.access import needs
+from web.views.frame import render_page
 
 ROWS: Final = 50
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def events(request: HttpRequest) -> HttpResponse:
     """Lists the newest 50 events before a time (`before`, unix seconds; default: now)."""

@@ -1,23 +1,16 @@
-"""What the frame around every page shows, and who may see it."""
+"""What the frame around every page shows."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
-from django.contrib.auth.decorators import login_required
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from controlplane.fleet.observer import Picture
 from controlplane.fleet.parts import StripRow
-from controlplane.fleet.permissions import is_operator
 from controlplane.fleet.watch import fleet_watch
 from web.messages import PATH
-
-P = ParamSpec("P")
-View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+from web.views.access import with_access
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +21,8 @@ class Frame:
     model: str
     strip: StripRow
     at_unix_s: float
-    live: dict[str, Any]
-    """What the scripts need to go on from here."""
-
-
-def operators_only(view: View[P]) -> View[P]:
-    """Asks for a login, and refuses whoever is no operator."""
-
-    @wraps(view)
-    def checked(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        if not is_operator(request.user):
-            raise PermissionDenied("Needs the operator role.")
-        return view(request, *args, **kwargs)
-
-    return login_required(checked)
+    live: dict[str, Any] | None
+    """What the scripts need to go on from here; None: nothing is live for who may not see pools."""
 
 
 def render_page(
@@ -49,18 +30,20 @@ def render_page(
 ) -> HttpResponse:
     """Renders a page inside the frame, with the picture's strip."""
     watch = fleet_watch()
+    live: dict[str, Any] = {
+        "path": PATH,
+        "pool": watch.pool,
+        "at": round(picture.at_unix_s, 3),
+        "seq": picture.version,
+        "strip": picture.strip,
+    }
+    sees_all = with_access(request).access.sees_all
     frame = Frame(
         pool=watch.pool,
         model=watch.model or watch.pool,
-        strip=picture.strip,
+        strip=picture.strip if sees_all else members_strip(picture.strip),
         at_unix_s=picture.at_unix_s,
-        live={
-            "path": PATH,
-            "pool": watch.pool,
-            "at": round(picture.at_unix_s, 3),
-            "seq": picture.version,
-            "strip": picture.strip,
-        },
+        live=live if sees_all else None,
     )
     response = render(
         request, template, {**context, "frame": frame, "now_unix_s": picture.at_unix_s}
@@ -68,3 +51,16 @@ def render_page(
     # A page of live numbers must not come back from the browser's cache as if it were now.
     response["Cache-Control"] = "no-store"
     return response
+
+
+def members_strip(strip: StripRow) -> StripRow:
+    """Returns what a tenant's member needs to know: whether the service answers, not of what it is
+    made."""
+    if strip.tone == "ok":
+        headline, detail = "The service answers.", ""
+    else:
+        headline = "Part of the service does not answer."
+        detail = "Requests may wait longer or fail; its operators see why."
+    return strip._replace(
+        headline=headline, detail=detail, more=0, answering="", oldest_report_unix_s=None
+    )

@@ -10,8 +10,10 @@ from controlplane.fleet.observer import Observer, Picture
 from controlplane.fleet.picture import BAND_STEPS, InstanceRow, natural
 from controlplane.fleet.rebalancing_picture import thinks_of_row
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from engine_pool.types import InstanceLoad, RequestLoad
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 REQUESTS_SHOWN: Final = 100
 A_SIDE: Final = 10
@@ -41,7 +43,7 @@ class Side(NamedTuple):
     at_unix_s: float | None
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def instance(request: HttpRequest, name: str) -> HttpResponse:
     """Shows one instance; a script asks for the fragment again every second."""
@@ -64,7 +66,7 @@ def instance(request: HttpRequest, name: str) -> HttpResponse:
     return _page_or_part(request, "instances/part.html", "instances/page.html", picture, context)
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def requests(request: HttpRequest) -> HttpResponse:
     """Answers with the cluster page's panel of requests."""

@@ -13,11 +13,13 @@ from django.views.decorators.http import require_POST, require_safe
 from controlplane.fleet import move_selectors as selectors
 from controlplane.fleet.moves import migration_cancel
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from engine_pool.errors import PoolError
 from migration.report import MoveReport, MoveState
 from web import gantt, gaps, move_tiles, move_words
 from web.scatter import scatter
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 ROWS: Final = 100
 WINDOW: Final = timedelta(hours=24)
@@ -30,7 +32,7 @@ STATES: Final = (
 )
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def migrations(request: HttpRequest) -> HttpResponse:
     """Lists moves, newest first; filters stand in the query string."""
@@ -64,14 +66,14 @@ def migrations(request: HttpRequest) -> HttpResponse:
     return render_page(request, "migrations/list.html", picture, context)
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def migration(request: HttpRequest, migration_id: str) -> HttpResponse:
     """Shows one move; a script asks for the fragment again and again while it goes on."""
     return _one(request, migration_id)
 
 
-@operators_only
+@needs(Role.OPERATOR)
 @require_POST
 def cancel(request: HttpRequest, migration_id: str) -> HttpResponse:
     """Ends a move that goes on, and goes back to its page, which says what came of it."""

@@ -11,12 +11,14 @@ from controlplane.fleet.moves import migration_plan, migration_request
 from controlplane.fleet.picture import BAND_STEPS, SHORT_BELOW_STEPS
 from controlplane.fleet.preflight_run import preflight_get
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from engine_pool.errors import InstanceLost, MoveRefused, PoolError, RequestNotRunning
 from engine_pool.moves import MovePlan
 from engine_pool.policy.destinations import Destination
 from web.move_units import megabytes, plural, steps
 from web.preflight_words import forecast_for
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 FREEST: Final = ""
 """The choice of no instance in particular: the freest at the moment of the press."""
@@ -36,7 +38,7 @@ class Choice(NamedTuple):
     why_not: str
 
 
-@operators_only
+@needs(Role.OPERATOR)
 @require_http_methods(["GET", "HEAD", "POST"])
 def migrate(request: HttpRequest, request_id: str) -> HttpResponse:
     """Shows the dialog, or moves the request and goes to the move's page."""

@@ -23,10 +23,12 @@ from controlplane.gateway.errors import ApiError, error_body
 from controlplane.gateway.pools import pools
 from controlplane.gateway.sse import Mark, Numbering, parse_mark
 from controlplane.gateway.views import resume_completion
+from controlplane.tenants.access import Role
 from controlplane.tenants.models import Tenant
 from controlplane.tenants.selectors import KeyPolicy, limits_of, targets_of
 from engine_pool.types import PriorityClass
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 TENANT_SLUG: Final = "playground"
 EVENTS: Final = "text/event-stream; charset=utf-8"
@@ -38,7 +40,7 @@ _open: dict[str, Completion] = {}
 """Streams of this process by request id, so that Stop can end one that might be resumed."""
 
 
-@operators_only
+@needs(Role.OPERATOR)
 @require_safe
 @ensure_csrf_cookie
 def playground(request: HttpRequest) -> HttpResponse:

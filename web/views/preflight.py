@@ -10,16 +10,18 @@ from controlplane.fleet.preflight import LENGTHS
 from controlplane.fleet.preflight_run import preflight_get, preflight_measure
 from controlplane.fleet.preflight_values import PreflightReport
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from engine_pool.errors import PoolError
 from web import preflight_words
 from web.move_units import milliseconds, plural
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 LENGTHS_MAX = 8
 TOKENS_MAX = 10_000_000
 
 
-@operators_only
+@needs(Role.VIEWER, to_post=Role.OPERATOR)
 @require_http_methods(["GET", "HEAD", "POST"])
 def preflight(request: HttpRequest) -> HttpResponse:
     """Shows the last result; POST measures anew and comes back here."""

@@ -9,8 +9,10 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.fleet.rebalancing import MINUTES_MAX, rebalancing_pause, rebalancing_resume
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from engine_pool.errors import MoveRefused, PoolError
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 UNTIL_RESUMED: Final = "resumed"
 CHOICES: Final = (
@@ -21,7 +23,7 @@ CHOICES: Final = (
 REASON_MAX_CHARS: Final = 500
 
 
-@operators_only
+@needs(Role.OPERATOR)
 @require_http_methods(["GET", "HEAD", "POST"])
 def pause(request: HttpRequest) -> HttpResponse:
     """Shows the dialog, or pauses rebalancing and goes back to the cluster."""
@@ -43,7 +45,7 @@ def pause(request: HttpRequest) -> HttpResponse:
     return _to_cluster()
 
 
-@operators_only
+@needs(Role.OPERATOR)
 @require_http_methods(["GET", "HEAD", "POST"])
 def resume(request: HttpRequest) -> HttpResponse:
     """Shows the dialog, or resumes rebalancing and goes back to the cluster."""

@@ -4,18 +4,20 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from web.live import known_topics, snapshot_of
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def status(request: HttpRequest) -> HttpResponse:
     picture = fleet_watch().observer.look()
     return render_page(request, "status.html", picture, {"page": "status", "parts": picture.parts})
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def live_snapshot(request: HttpRequest) -> HttpResponse:
     """Answers with the snapshots of some topics, for pages whose socket does not get through."""

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from controlplane.fleet.observer import Picture
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.access import Role
 from controlplane.whatif import checks, files
 from controlplane.whatif.limits import NAME_MAX_CHARS
 from controlplane.whatif.models import SimulationRun
@@ -22,7 +23,8 @@ from controlplane.whatif.services import run_cancel, run_start
 from controlplane.whatif.toml import toml_of
 from controlplane.whatif.values import Scenario, WhatIfRefused, Wish
 from web import whatif_charts, whatif_facts, whatif_fields, whatif_form, whatif_notes, whatif_words
-from web.views.frame import operators_only, render_page
+from web.views.access import needs
+from web.views.frame import render_page
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ FROM_NOW: Final = ""
 """The form's origin when it begins with the pool as it is."""
 
 
-@operators_only
+@needs(Role.VIEWER, to_post=Role.OPERATOR)
 @require_http_methods(["GET", "HEAD", "POST"])
 def whatif(request: HttpRequest) -> HttpResponse:
     """Shows the form and the runs; POST starts one and goes to its page."""
@@ -53,14 +55,14 @@ def whatif(request: HttpRequest) -> HttpResponse:
     return _page(request, picture, load, filled, {})
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def run(request: HttpRequest, run_id: str) -> HttpResponse:
     """Shows one run; a script asks for the fragment again and again while it goes on."""
     return _one(request, _found(run_id))
 
 
-@operators_only
+@needs(Role.OPERATOR)
 @require_POST
 def cancel(request: HttpRequest, run_id: str) -> HttpResponse:
     """Ends a run that waits or runs, and goes back to its page."""
@@ -72,7 +74,7 @@ def cancel(request: HttpRequest, run_id: str) -> HttpResponse:
     return _see(found)
 
 
-@operators_only
+@needs(Role.VIEWER)
 @require_safe
 def scenario_file(request: HttpRequest, run_id: str, side: str) -> HttpResponse:
     """Gives one side of a run as the simulator's command reads it."""
