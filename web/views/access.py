@@ -33,7 +33,6 @@ class PageRequest(HttpRequest):
 Page = Callable[Concatenate[PageRequest, P], HttpResponse]
 TenantPage = Callable[Concatenate[PageRequest, Tenant, P], HttpResponse]
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
-TenantView = Callable[Concatenate[HttpRequest, str, P], HttpResponse]
 
 NO_ROLE = "Your account has no role yet"
 
@@ -46,7 +45,7 @@ def needs(role: Role, to_post: Role | None = None) -> Callable[[Page[P]], View[P
 
     def decorate(view: Page[P]) -> View[P]:
         @wraps(view)
-        def allowed(request: PageRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        def allowed(request: PageRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
             request.access.require(_role(request, role, to_post))
             return view(request, *args, **kwargs)
 
@@ -57,16 +56,16 @@ def needs(role: Role, to_post: Role | None = None) -> Callable[[Page[P]], View[P
 
 def tenant_view(
     role: Role, to_post: Role | None = None
-) -> Callable[[TenantPage[P]], TenantView[P]]:
+) -> Callable[[TenantPage[P]], Callable[..., HttpResponse]]:
     """Lets in who has the role in the tenant of the address (`slug`); gives the view the tenant.
 
     Who sees nothing of the tenant gets a 404, as for a tenant that is not there.
     """
 
-    def decorate(view: TenantPage[P]) -> TenantView[P]:
+    def decorate(view: TenantPage[P]) -> Callable[..., HttpResponse]:
         @wraps(view)
         def allowed(
-            request: PageRequest, slug: str, *args: P.args, **kwargs: P.kwargs
+            request: PageRequest, /, slug: str, *args: P.args, **kwargs: P.kwargs
         ) -> HttpResponse:
             tenant = tenant_get(access=request.access, slug=slug)
             request.access.require(_role(request, role, to_post), tenant.pk)
@@ -81,7 +80,7 @@ def signed_in(view: Page[P]) -> View[P]:
     """Lets in who has any role, of the platform or in a tenant; the view asks for the rest."""
 
     @wraps(view)
-    def checked(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def checked(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         page_request = with_access(request)
         access = page_request.access
         if access.platform is None and not access.tenants:
