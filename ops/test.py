@@ -1,31 +1,152 @@
 """`make test`: installs what the tests need and the machine lacks, then lints and tests.
 
-python -m ops.test [PYTEST_ARGUMENT...]
+    python -m ops.test [PYTEST_ARGUMENT...]
+
+Without arguments every test runs, in LANES (2 unless the environment says otherwise) lanes beside
+each other; what uses the database runs a second time, on a real PostgreSQL server. With a path
+or an expression (`tests/web`, `-k moves`) pytest runs once, with just that. Options alone
+(`--durations=20`) go to every run.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 from ops import lint
+from ops.postgresql import running_postgresql
 from ops.settings import ROOT
 
 PROGRAMS = {"chromium": "chromium", "node": "nodejs", "pg_ctlcluster": "postgresql"}
 """Program -> Debian package. The page tests drive a real browser and run the browser's modules
-without one; the integration tests run on a real PostgreSQL (its server is not on the path, its
+without one; the database's tests run on a real PostgreSQL (its server is not on the path, its
 control program is)."""
+DATABASE_VARIABLE = "FERRY_TEST_DATABASE_URL"
+"""Of a server on which the tests may make databases; tests/conftest.py reads it."""
+RUN_TIMEOUT_S = 3600.0
+"""Of one pytest process: three times what all tests take on a slow machine."""
+TAIL_LINES = 400
+"""Kept of a run's output, so that what failed stands at the end again."""
+SUMMARY = "short test summary info"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pytest process."""
+
+    name: str
+    arguments: tuple[str, ...]
+    is_on_postgresql: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended."""
+
+    run: Run
+    code: int
+    took_s: float
+    summary: tuple[str, ...]
+
+
+# Installations wait for processes to start and to die most of the time, the rest computes: beside
+# each other they take little longer than the longer one. Within a lane the order is as ever.
+INSTALLATIONS = Run("installations", ("tests/integration",))
+PARTS = Run("parts", ("tests", "--ignore=tests/integration"))
+POSTGRESQL = Run("postgresql", ("tests", "--database-only"), is_on_postgresql=True)
+
+
+def lanes(count: int) -> tuple[tuple[Run, ...], ...]:
+    """Returns what runs beside each other, each lane's runs in turn."""
+    if count == 1:
+        return ((PARTS, INSTALLATIONS, POSTGRESQL),)
+    return ((INSTALLATIONS,), (PARTS, POSTGRESQL))
 
 
 def main() -> int:
+    arguments = sys.argv[1:]
     packages = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
     if packages and not _install(packages):
         return 1
     if lint.main():
         return 1
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *sys.argv[1:]], cwd=ROOT, check=False
-    ).returncode
+    if any(not argument.startswith("-") for argument in arguments):
+        command = [sys.executable, "-m", "pytest", *arguments]
+        return subprocess.run(command, cwd=ROOT, check=False).returncode
+    count = os.environ.get("LANES", "2")
+    if count not in ("1", "2"):
+        print(f"ferry  | LANES={count!r}: expected 1 or 2")
+        return 2
+    return run_lanes(lanes(int(count)), arguments)
+
+
+def run_lanes(plan: Sequence[Sequence[Run]], options: Sequence[str]) -> int:
+    """Runs all lanes to their end, whatever fails. Returns the exit code."""
+    with ThreadPoolExecutor(max_workers=len(plan)) as threads:
+        ends = [threads.submit(_run_lane, lane, options) for lane in plan]
+        results = [result for end in ends for result in end.result()]
+    for result in results:
+        print("\n".join(("", *result.summary)) if result.code else "", flush=True)
+    for result in results:
+        word = "passed" if result.code == 0 else f"FAILED ({result.code})"
+        print(f"ferry  | {result.run.name}: {word} in {result.took_s:.0f} s", flush=True)
+    return max(int(result.code != 0) for result in results)
+
+
+def _run_lane(lane: Sequence[Run], options: Sequence[str]) -> list[Result]:
+    return [_run(run, options) for run in lane]
+
+
+def _run(run: Run, options: Sequence[str]) -> Result:
+    began_s = time.monotonic()
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    # Runs beside each other must not overwrite each other's list of what failed last.
+    cache = f"cache_dir=.pytest_cache/{run.name}"
+    command = [sys.executable, "-m", "pytest", *run.arguments, "-o", cache, *options]
+    with _database(run) as environ:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"{run.name:13} | {line}", end="", flush=True)
+            tail.append(f"{run.name:13} | {line.rstrip()}")
+        code = process.wait(RUN_TIMEOUT_S)
+    return Result(run, code, time.monotonic() - began_s, _summary_of(tail))
+
+
+@contextlib.contextmanager
+def _database(run: Run) -> Iterator[dict[str, str]]:
+    """Gives the run's environment; of one on PostgreSQL, while a server runs for it."""
+    if not run.is_on_postgresql:
+        yield dict(os.environ)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="ferry-postgresql-") as folder,
+        running_postgresql(Path(folder)) as url,
+    ):
+        yield {**os.environ, DATABASE_VARIABLE: url}
+
+
+def _summary_of(tail: Sequence[str]) -> tuple[str, ...]:
+    """Returns the lines from pytest's summary on, or the last few where it has none."""
+    lines = tuple(tail)
+    begins = [n for n, line in enumerate(lines) if SUMMARY in line]
+    return lines[begins[-1] :] if begins else lines[-20:]
 
 
 def _install(packages: list[str]) -> bool:

@@ -19,8 +19,6 @@ from engine_pool.view import MOVES_ENDED, Bulletin
 from migration.report import MoveState
 from tests.controlplane.moving_pool import MovingPool, aborted, committed, report_of
 
-NOW = datetime.now(UTC)
-
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> MovingPool:
@@ -245,8 +243,9 @@ def test_a_row_without_a_live_move_is_given_up_after_two_minutes(
     store: "redis.Redis[bytes]", db: None
 ) -> None:
     move_rows.row_of(report_of("m1", state=MoveState.ASKED), "default").save()
-    assert migrations_give_up(store=store, now=NOW + timedelta(seconds=60)) == 0
-    assert migrations_give_up(store=store, now=NOW + timedelta(seconds=180)) == 1
+    now = datetime.now(UTC)
+    assert migrations_give_up(store=store, now=now + timedelta(seconds=60)) == 0
+    assert migrations_give_up(store=store, now=now + timedelta(seconds=180)) == 1
     row = MigrationRecord.objects.get()
     assert (row.state, row.abort_code) == ("aborted", "peer_lost")
     assert "nothing was heard of it for 120 s, last that it was asked" in row.abort_reason
@@ -279,7 +278,7 @@ def test_an_end_that_comes_late_puts_a_given_up_row_right(
     store: "redis.Redis[bytes]", copy: Callable[[], int]
 ) -> None:
     move_rows.row_of(report_of("m1"), "default").save()
-    migrations_give_up(store=store, now=NOW + timedelta(seconds=180))
+    migrations_give_up(store=store, now=datetime.now(UTC) + timedelta(seconds=180))
     Bulletin(store).report_move(committed("m1"))
     copy()
     row = MigrationRecord.objects.get()

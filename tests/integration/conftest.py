@@ -1,8 +1,10 @@
 """Installations that tests share: starting one takes longer than most tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.integration.installation import Installation
@@ -12,12 +14,27 @@ MAX_RUNNING = 2
 
 
 @pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def database() -> dict[str, str]:
+    """The installation's settings for a database: its own SQLite file, or an empty database on the
+    server that this run is for."""
+    server = os.environ.get("DATABASE_URL")
+    if server is None:
+        return {}
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE installation")
+    return {"DATABASE_URL": f"{server.rpartition('/')[0]}/installation"}
+
+
+@pytest.fixture(scope="session")
+def installation(
+    tmp_path_factory: pytest.TempPathFactory, database: dict[str, str]
+) -> Iterator[Installation]:
     """Two simulated engines and one web process, as `make up` starts them."""
     started = Installation(
         tmp_path_factory.mktemp("var"),
         FERRY_ENGINE="simulated",
         FERRY_INSTANCES="2",
+        **database,
     )
     try:
         started.wait_ready()

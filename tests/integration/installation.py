@@ -20,6 +20,7 @@ from engine_pool import view
 from engine_pool.types import InstanceLoad, InstanceStatus
 from ops import checks, run_state
 from ops.parts import web_part
+from ops.postgresql import programs
 from ops.processes import MARK, find_marked, kill_marked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,6 +142,10 @@ class Installation:
         wait_for(lambda: self.running() + self.waiting() == 0, "no engine has work")
 
     def database_text(self) -> str:
+        """Returns all rows of all tables, as SQL."""
+        if url := self.environ.get("DATABASE_URL"):
+            dump = [programs() / "pg_dump", "--inserts", "--no-owner", url]
+            return subprocess.run(dump, check=True, stdout=subprocess.PIPE, text=True).stdout
         with sqlite3.connect(self.var_dir / "ferry.sqlite3") as database:
             return "\n".join(database.iterdump())
 

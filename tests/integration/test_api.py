@@ -15,6 +15,8 @@ from openai import (
 from tests.integration.installation import Installation
 from tests.integration.streams import WORDS
 
+pytestmark = pytest.mark.both_databases
+
 MODEL = "SmolLM2-135M-Instruct"
 
 

@@ -1,10 +1,13 @@
 """The secret part of a key stays with its owner."""
 
 import httpx
+import pytest
 import redis
 
 from tests.integration.installation import Installation
 from tests.integration.streams import chat_body, open_stream
+
+pytestmark = pytest.mark.both_databases
 
 PAGES = ("/cluster/", "/playground/", "/status/", "/admin/", "/admin/tenants/apikey/")
 

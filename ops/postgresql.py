@@ -13,6 +13,14 @@ from ops.checks import free_port
 SERVER_USER = "postgres"
 """PostgreSQL refuses to run as root; Debian's package makes this user."""
 START_TIMEOUT_S = 30.0
+OPTIONS = {
+    "listen_addresses": "127.0.0.1",
+    # Nobody keeps this data: what a commit waits for is not written to the disk.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "max_connections": "200",
+}
 
 
 def programs() -> Path:
@@ -45,7 +53,7 @@ def running_postgresql(folder: Path) -> Iterator[str]:
         stdout=subprocess.DEVNULL,
         timeout=60,
     )
-    options = ["-c", "fsync=off", "-c", "listen_addresses=127.0.0.1"]
+    options = [f"-c{name}={value}" for name, value in OPTIONS.items()]
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(
             [programs() / "postgres", "-D", data, "-p", str(port), "-k", folder, *options],
