@@ -130,7 +130,7 @@ def started(name: str, sizes: Sizes, **settings: str) -> Iterator[Pool]:
                 store = installation.store()
                 # Until it has passed nothing moves by itself, and it takes the cores for seconds.
                 wait_for(
-                    lambda: store.hexists(FACTS, "self_test"),
+                    lambda: sizes.instances < 2 or store.hexists(FACTS, "self_test"),
                     "the self-test of moves",
                     SELF_TEST_TIMEOUT_S,
                 )
