@@ -33,7 +33,7 @@ from engine_pool.live_view import LiveView
 from engine_pool.outbox import EngineGate, Outbox
 from engine_pool.stream import Stream
 from engine_pool.submission import Sent, Submission
-from engine_pool.token_log import TokenFrame, TokenLogReader, request_key, route_key
+from engine_pool.token_log import UNBILLED, TokenFrame, TokenLogReader, request_key, route_key
 from engine_pool.token_reader import TokenReader
 from engine_pool.types import InstanceName, InstanceStatus
 from engine_pool.whereabouts import is_alive, other_place
@@ -158,6 +158,10 @@ class Dispatcher:
         places = {f"at:{i}": place for i in submission.ids}
         pipe.hset(key, mapping={**submission.fields, **places})
         pipe.expire(key, self._log.times.live_s)
+        now_s = time.time()
+        pipe.zadd(UNBILLED, {submission.record: now_s})
+        # What is older has neither log nor record any more.
+        pipe.zremrangebyscore(UNBILLED, "-inf", now_s - 2 * self._log.times.live_s)
         pipe.publish(view.FLEET_CHANNEL, view.encode_sent(to.sent))
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
@@ -170,7 +174,10 @@ class Dispatcher:
         keys = [request_key(submission.record), *map(route_key, submission.ids)]
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                await self._store.unlink(*keys)
+                pipe = self._store.pipeline(transaction=False)
+                pipe.unlink(*keys)
+                pipe.zrem(UNBILLED, submission.record)
+                await pipe.execute()
         except (redis.RedisError, OSError, TimeoutError):
             # They go by themselves, later.
             logger.info("%s: left in the store", submission.record)

@@ -27,6 +27,8 @@ def combine(frames: Sequence[TokenFrame]) -> list[TokenFrame]:
                 start=before.start,
                 token_ids=before.token_ids + frame.token_ids,
                 cached_tokens=before.cached_tokens,
+                queue_ms=before.queue_ms,
+                prefill_ms=before.prefill_ms,
             )
         else:
             done.append(before)

@@ -17,8 +17,8 @@ from typing import Protocol, TypeVar
 
 from engine_pool.errors import EngineFailed, EngineRefused, RequestExpired
 from engine_pool.load_book import LoadBook
-from engine_pool.ports import Engine, EngineRequest, StepOutput
-from engine_pool.step_streams import StepClock, Stream
+from engine_pool.ports import Engine, EngineLoad, EngineRequest, StepOutput
+from engine_pool.step_streams import StepClock, Stream, with_times
 from engine_pool.token_log import StreamError, TokenFrame
 from engine_pool.types import RequestId
 
@@ -72,16 +72,21 @@ class StepLoop:
         max_age_s: float,
         on_death: Callable[[BaseException], None],
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        """`wall_clock`: Unix seconds, to compare with the arrival at the gateway."""
         self._make_engine = make_engine
         self._book = book
         self._sink = sink
         self._max_age_s = max_age_s
         self._on_death = on_death
         self.clock = clock
+        self._wall_clock = wall_clock
         self.step_clock = StepClock()
         self._commands: queue.SimpleQueue[_Submit | _End | _Call | None] = queue.SimpleQueue()
         self._streams: dict[RequestId, Stream] = {}
+        self._unbegun: set[RequestId] = set()
+        """Requests that no step was seen with yet."""
         self._unsettled: list[Callable[[], bool]] = []
         self._next_expiry_check_s = 0.0
         self._is_stopping = False
@@ -167,6 +172,8 @@ class StepLoop:
         """Makes a request that a move brought one of this loop. In the step thread."""
         assert request.request_id not in self._streams, "one engine has a request once"
         self._streams[request.request_id] = stream
+        if stream.position == 0:
+            self._unbegun.add(request.request_id)
         self._book.taken((), self._engine.load())
 
     def let_go(self, request_id: str) -> None:
@@ -248,6 +255,7 @@ class StepLoop:
             else:
                 expires_at_s = self.clock() + self._max_age_s
                 self._streams[request.request_id] = Stream(request, expires_at_s)
+                self._unbegun.add(request.request_id)
         self._book.taken([r.request_id for r in command.requests], self._engine.load())
         command.answer.set_result(refused)
 
@@ -289,7 +297,7 @@ class StepLoop:
             self._end(_End(old, StreamError(RequestExpired.code, message)))
 
     def _step(self) -> None:
-        began_s = time.perf_counter()
+        began_s, began_unix_s = time.perf_counter(), self._wall_clock()
         outputs = self._engine.step()
         step_ms = (time.perf_counter() - began_s) * 1000
         self.step_clock.note(step_ms)
@@ -301,10 +309,13 @@ class StepLoop:
                 continue  # ended a moment ago; the engine still had it in its batch
             if not output.token_ids and output.finish_reason is None:
                 continue  # a frame in the middle that moves nothing would use up an entry id
+            frame = self._frame(stream, output.token_ids, output.finish_reason, output)
             if stream.position == 0:
                 firsts.add(output.request_id)
                 prompts += stream.request.prompt_tokens
-            frames.append(self._frame(stream, output.token_ids, output.finish_reason, output))
+                frame = with_times(frame, stream, began_unix_s, self._wall_clock())
+                self._unbegun.discard(output.request_id)
+            frames.append(frame)
             stream.position += len(output.token_ids)
             tokens += len(output.token_ids)
             if stream.watcher is not None:
@@ -317,9 +328,22 @@ class StepLoop:
         if frames:
             self._sink.publish(frames, frozenset(firsts))
         load = self._engine.load()
+        self._note_begun(load, began_unix_s)
         self._book.stepped(load=load, step_ms=step_ms, prompts=prompts, outputs=tokens)
         if ended:
             self._book.ended(ended, load)
+
+    def _note_begun(self, load: EngineLoad, began_unix_s: float) -> None:
+        """Notes which requests had their first step: a prefill may take several of them."""
+        if not self._unbegun:
+            return
+        for running in load.running:
+            if running.request_id in self._unbegun:
+                self._unbegun.discard(running.request_id)
+                if stream := self._streams.get(running.request_id):
+                    stream.begun_unix_s = began_unix_s
+        # Those that were ended or went elsewhere before.
+        self._unbegun &= self._streams.keys()
 
     def _frame(
         self,

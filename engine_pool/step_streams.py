@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from engine_pool.ports import EngineRequest
-from engine_pool.token_log import StreamError
+from engine_pool.token_log import StreamError, TokenFrame
 
 
 class Watcher(Protocol):
@@ -26,6 +28,9 @@ class Stream:
     expires_at_s: float
     position: int = 0
     """Output tokens published."""
+    begun_unix_s: float | None = None
+    """When this engine's first step with it began, None before. One that came with tokens from
+    another engine has none: its first frame is out."""
     watcher: Watcher | None = None
     end_parked: Callable[[StreamError | None], None] | None = None
     """Set while a move has taken the request out of the batch: who is asked to end it."""
@@ -45,3 +50,19 @@ class StepClock:
         self.total_ms += step_ms
         before = step_ms if self.mean_ms is None else self.mean_ms
         self.mean_ms = before + (step_ms - before) / 20
+
+
+def with_times(
+    frame: TokenFrame, stream: Stream, step_unix_s: float, now_unix_s: float
+) -> TokenFrame:
+    """Returns a request's first frame with what the request waited for it.
+
+    `step_unix_s`: when the step that made it began: the request's first, if none was seen before.
+    The arrival is by the gateway's clock, which may go some milliseconds before this one.
+    """
+    begun_s = step_unix_s if stream.begun_unix_s is None else stream.begun_unix_s
+    return msgspec.structs.replace(
+        frame,
+        queue_ms=round(max(0.0, begun_s - stream.request.arrival_unix_s) * 1000, 3),
+        prefill_ms=round(max(0.0, now_unix_s - begun_s) * 1000, 3),
+    )

@@ -16,6 +16,7 @@ breaks UTF-8.
 | ferry:log:<request> | stream | the frames; field `f`, the last one `e`, a fence `x` |
 | ferry:route:<request> | string | its reader's channel; without it appends are refused |
 | ferry:request:<request> | hash | what a resume needs (written by the gateway) |
+| ferry:unbilled | sorted set | requests that were sent, by time, until they have a row |
 | ferry:tokens:<web process> | channel | length-prefixed frames of all the requests it reads |
 """
 
@@ -29,6 +30,9 @@ import redis
 import redis.asyncio
 
 _LENGTH = struct.Struct(">I")
+
+
+UNBILLED: Final = "ferry:unbilled"
 
 
 def log_key(request_id: str) -> str:
@@ -69,6 +73,10 @@ class TokenFrame(msgspec.Struct, array_like=True, frozen=True, tag="t"):
     detail: bytes | None = None
     error: StreamError | None = None
     """Set in a last frame only: the request failed."""
+    queue_ms: float | None = None
+    """In a request's first frame: from its arrival to the engine's first step with it."""
+    prefill_ms: float | None = None
+    """There, too: from that step's beginning to the first token."""
 
     @property
     def end(self) -> int:

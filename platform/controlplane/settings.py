@@ -213,6 +213,10 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 
 RECORDS_KEPT_DAYS = env.int("FERRY_RECORDS_KEPT_DAYS", default=30)
 """Rows of requests and fleet events that are older are deleted."""
+USAGE_KEPT_DAYS = env.int("FERRY_USAGE_KEPT_DAYS", default=400)
+"""Hours' sums of usage and SLOs that are older are deleted; more than a year, to compare with."""
+TENANT_METRICS = env.bool("FERRY_TENANT_METRICS", default=False)
+"""Prometheus gets series by tenant, of at most 200 tenants a process (gateway/metrics.py)."""
 
 WHATIF_DIR = env.path("FERRY_WHATIF_DIR", default=str(VAR_DIR / "whatif"))
 """Where traces (CSV) and measured costs (JSON) lie that what-if runs may name."""

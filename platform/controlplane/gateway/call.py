@@ -89,12 +89,29 @@ class Call:
     last_token_s: float | None = None
     failure: Exception | None = None
     """What ended it without a result."""
+    choice_gaps_ms: dict[int, float] = field(default_factory=dict)
+    """Of each choice that moved: the sum of Migration.gap_ms, as far as they were seen here."""
+    engine_ttft_ms: float | None = None
+    """From the arrival to the first token as the engine says; of a replay the only one that is
+    known."""
     choice_tokens: dict[str, int] = field(default_factory=dict)
     """Output tokens of each engine request."""
 
     @property
     def is_resumed(self) -> bool:
         return self.places is not None
+
+    @property
+    def migration_ms(self) -> float:
+        """The reader's waits for moves: the whole gaps between the tokens before and after each
+        move, a normal step's time included; of several choices the one that waited longest."""
+        return max(self.choice_gaps_ms.values(), default=0.0)
+
+    def note_times(self, queue_ms: float | None, prefill_ms: float | None) -> None:
+        """Takes what the engine says in the first frame of the first choice."""
+        if self.queue_ms is None and queue_ms is not None:
+            self.queue_ms = queue_ms
+            self.engine_ttft_ms = queue_ms + (prefill_ms or 0.0)
 
     def note_sent(self, instance: str) -> None:
         """Notes which instance took the request."""
@@ -104,6 +121,9 @@ class Call:
     def note_migration(self, migration: Migration) -> None:
         """Counts a move."""
         self.migrations += 1
+        if migration.gap_ms is not None:
+            waited_ms = self.choice_gaps_ms.get(migration.choice, 0.0) + migration.gap_ms
+            self.choice_gaps_ms[migration.choice] = waited_ms
         if self.instances[-1:] != [migration.destination]:
             self.instances.append(migration.destination)
 

@@ -19,16 +19,20 @@ from controlplane.gateway import metrics
 from controlplane.gateway.call import Call, Migration, current_call
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.fields import check_fields, class_of
+from controlplane.gateway.left_calls import LeftEnd
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.resume import record_fields
 from controlplane.gateway.runtime import Runtime
 from controlplane.tenants.selectors import NO_TARGET, KeyPolicy, Target
+from engine_pool.errors import ServerStopping, StreamGone, StreamSuperseded
 
 if TYPE_CHECKING:
     from controlplane.gateway.frontend.serving import FrontEnd
 
 ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "chatcmpl-"}
 """What vLLM, like OpenAI, puts before the ids of each endpoint."""
+_GOES_ON: Final = (StreamSuperseded.code, ServerStopping.code)
+"""Errors that end a connection, but not its request."""
 TTFT_HEADER: Final = "x-slo-ttft-ms"
 TPOT_HEADER: Final = "x-slo-tpot-ms"
 """What a request wants to be promised, in place of its tenant's SLO."""
@@ -216,6 +220,7 @@ class Ending:
     def __init__(self, front: "FrontEnd", completion: Completion) -> None:
         self.outcome = "cancelled"
         self._error_code = ""
+        self._is_our_fault = True
         self._runtime = completion.runtime
         self._front = front
         self._completion = completion
@@ -225,6 +230,7 @@ class Ending:
     def fail(self, error: ApiError) -> None:
         """Notes why it failed."""
         self.outcome, self._error_code = "failed", error.code or str(error.status)
+        self._is_our_fault = error.status >= 500
 
     def close(self) -> None:
         """Stops the engine, or lets it go on for a while; counts; writes the record."""
@@ -236,13 +242,39 @@ class Ending:
         may_come_back = self._completion.detach_s > 0 and call.accepted.is_set()
         if self.outcome == "cancelled" and may_come_back:
             self.outcome = "detached"
-            self._runtime.abort_later(self._front.llm.detach(call), self._completion.detach_s)
+            left = self._front.llm.detach(call, self._end_left)
+            self._runtime.abort_later(left, self._completion.detach_s)
         else:
             self._front.llm.end(call)
             self._runtime.expire(call.request_id)
         _count(call, self.outcome)
-        if not call.is_resumed:
-            self._runtime.records.add(call, self.outcome, self._error_code)
+        if self.outcome != "detached" and not self._goes_on():
+            self._record(self.outcome)
+
+    def _end_left(self, end: LeftEnd) -> None:
+        """Takes the end of a call whose client had left and that nobody has resumed."""
+        if end.error is not None:
+            self.fail(self._front.error_of(end.error))
+        self._runtime.expire(self._completion.call.request_id)
+        self._record(end.outcome)
+
+    def _goes_on(self) -> bool:
+        """Says whether somebody else will know how the request ended: another connection that has
+        resumed it or will, or the worker (usage/unbilled.py)."""
+        call = self._completion.call
+        if call.is_resumed and self._error_code == StreamGone.code:
+            return True
+        return call.accepted.is_set() and self._error_code in _GOES_ON
+
+    def _record(self, outcome: str) -> None:
+        """Adds the request's one row."""
+        self._runtime.records.add(
+            self._completion.call,
+            outcome,
+            self._error_code,
+            is_our_fault=self._is_our_fault,
+            is_partial=outcome not in ("completed", "detached"),
+        )
 
 
 async def _next(chunks: AsyncGenerator[str, None]) -> str | None:

@@ -16,6 +16,10 @@ class RequestStatus(models.TextChoices):
     FAILED = "failed"
 
 
+MISSED = models.Q(is_ttft_met=False) | models.Q(is_tpot_met=False)
+"""The requests that missed a target or failed by our fault; a partial index has just these."""
+
+
 class RequestRecord(models.Model):
     """One request to the API, written once, when it has ended."""
 
@@ -59,11 +63,36 @@ class RequestRecord(models.Model):
     tpot_target_ms = models.FloatField(null=True)
     is_ttft_met = models.BooleanField(null=True, help_text="None: no target, or cancelled before.")
     is_tpot_met = models.BooleanField(null=True)
+    is_rolled = models.BooleanField(
+        default=False, editable=False, help_text="It is in the hours' sums (usage/rollups.py)."
+    )
 
     class Meta:
+        # One for each filter of the list, in its order; partial ones hold few rows.
         indexes = [
             models.Index(fields=["-arrived_at"]),
             models.Index(fields=["tenant", "-arrived_at"]),
+            models.Index(fields=["status", "-arrived_at"], name="request_status"),
+            models.Index(fields=["tenant", "status", "-arrived_at"], name="request_tenant_status"),
+            models.Index(fields=["key_id", "-arrived_at"], name="request_key"),
+            models.Index(fields=["model", "-arrived_at"], name="request_model"),
+            models.Index(fields=["instance", "-arrived_at"], name="request_instance"),
+            models.Index(
+                fields=["client_request_id"],
+                condition=~models.Q(client_request_id=""),
+                name="request_client_id",
+            ),
+            models.Index(
+                fields=["tenant", "ended_at"],
+                condition=models.Q(is_rolled=False),
+                name="request_unrolled",
+            ),
+            models.Index(fields=["-arrived_at"], condition=MISSED, name="request_missed"),
+            models.Index(
+                fields=["tenant", "priority_class", "-arrived_at"],
+                condition=MISSED,
+                name="request_tenant_missed",
+            ),
         ]
 
     def __str__(self) -> str:

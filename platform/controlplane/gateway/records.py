@@ -4,14 +4,19 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final
 
 from django.db import DatabaseError, close_old_connections
 
+from controlplane.gateway import metrics
 from controlplane.gateway.call import Call
 from controlplane.gateway.models import RequestRecord
+from controlplane.gateway.times import times_of
+from controlplane.gateway.verdicts import verdicts
+from controlplane.usage.prices import prices_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +41,30 @@ class RecordWriter:
         """The last batch could not be written."""
         return self._is_behind
 
-    def add(self, call: Call, status: str, error_code: str = "") -> None:
-        """Queues the row of a call that has ended."""
+    def add(
+        self,
+        call: Call,
+        status: str,
+        error_code: str = "",
+        *,
+        is_our_fault: bool = True,
+        is_partial: bool = False,
+    ) -> None:
+        """Queues the row of a call that has ended.
+
+        `is_our_fault`: of one that failed; `is_partial`: it did not come to its end.
+        """
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
             self._dropped += 1
-        self._waiting.append(_to_row(call, status, error_code, time.monotonic()))
+        row = to_row(
+            call, status, error_code, is_our_fault=is_our_fault, is_partial=is_partial,
+            now_s=time.monotonic(),
+        )  # fmt: skip
+        if not call.is_resumed:
+            # Its first reader may have counted it.
+            metrics.count_record(row, call.tenant)
+        self._waiting.append(row)
 
     async def run(self) -> None:
         """Writes for ever; writes what waits when it is cancelled."""
@@ -72,16 +95,49 @@ class RecordWriter:
 
 def _insert(rows: list[RequestRecord]) -> None:
     close_old_connections()
-    # A batch whose answer was lost is written again: the id is unique.
+    records_write(rows)
+
+
+def records_write(rows: Sequence[RequestRecord]) -> None:
+    """Adds rows with their costs; of a request that has one already the first one stays.
+
+    Two queries. Raises: DatabaseError.
+    """
+    prices = prices_of(row.model for row in rows)
+    for row in rows:
+        price = prices.at(row.model, row.ended_at or row.arrived_at)
+        row.cost = price.cost(row.prompt_tokens, row.cached_tokens, row.output_tokens)
+    # A batch whose answer was lost is written again, and a request may have had several readers:
+    # the id is unique.
     RequestRecord.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def _to_row(call: Call, status: str, error_code: str, now_s: float) -> RequestRecord:
-    first_s, last_s = call.first_token_s, call.last_token_s
-    gaps = max(call.choice_tokens.values(), default=0) - 1
+def to_row(
+    call: Call,
+    status: str,
+    error_code: str = "",
+    *,
+    is_our_fault: bool = True,
+    is_partial: bool = False,
+    now_s: float,
+) -> RequestRecord:
+    """Returns the row of a call that ends at `now_s` (monotonic), without its cost."""
+    times = times_of(call)
+    is_ttft_met, is_tpot_met = verdicts(
+        status=status,
+        is_our_fault=is_our_fault,
+        target=call.target,
+        ttft_ms=times.ttft_ms,
+        tpot_ms=times.tpot_ms,
+    )
+    duration_s = now_s - call.arrived_s
     return RequestRecord(
         request_id=call.request_id,
         tenant_id=call.tenant_id,
+        key_id=call.key_id,
+        client_request_id=call.client_request_id[:128],
+        pool=call.pool,
+        model=call.model,
         endpoint=call.endpoint,
         priority_class=call.priority_class.value,
         status=status,
@@ -93,10 +149,18 @@ def _to_row(call: Call, status: str, error_code: str, now_s: float) -> RequestRe
         prompt_tokens=call.prompt_tokens,
         cached_tokens=call.cached_tokens,
         output_tokens=call.output_tokens,
+        is_partial=is_partial,
         arrived_at=datetime.fromtimestamp(call.arrived_unix_s, UTC),
-        ttft_ms=None if first_s is None else (first_s - call.arrived_s) * 1000,
-        tpot_ms=None
-        if first_s is None or last_s is None or gaps < 1
-        else (last_s - first_s) * 1000 / gaps,
-        duration_ms=(now_s - call.arrived_s) * 1000,
+        ended_at=datetime.fromtimestamp(call.arrived_unix_s + duration_s, UTC),
+        ttft_ms=times.ttft_ms,
+        tpot_ms=times.tpot_ms,
+        duration_ms=duration_s * 1000,
+        queue_ms=times.queue_ms,
+        prefill_ms=times.prefill_ms,
+        decode_ms=times.decode_ms,
+        migration_ms=times.migration_ms,
+        ttft_target_ms=call.target.ttft_ms,
+        tpot_target_ms=call.target.tpot_ms,
+        is_ttft_met=is_ttft_met,
+        is_tpot_met=is_tpot_met,
     )

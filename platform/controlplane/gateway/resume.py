@@ -1,6 +1,7 @@
 """The record of a request from which any web process can go on with its answer."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ import redis
 
 from controlplane.gateway.call import Call
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
+from controlplane.tenants.selectors import Target
 from engine_pool.token_log import request_key
 from engine_pool.types import PriorityClass
 
@@ -31,6 +33,7 @@ class Resumable:
 
 def record_fields(call: Call, body: bytes, created_unix_s: int) -> dict[str, bytes]:
     """Returns what the record of a new request holds; the dispatcher adds the instances."""
+    target = call.target
     return {
         "endpoint": call.endpoint.encode(),
         "body": body,
@@ -40,6 +43,12 @@ def record_fields(call: Call, body: bytes, created_unix_s: int) -> dict[str, byt
         "class": call.priority_class.value.encode(),
         "pool": call.pool.encode(),
         "model": call.model.encode(),
+        # What its row needs, whoever writes it.
+        "key_id": str(call.key_id).encode(),
+        "client_request_id": call.client_request_id.encode(),
+        "arrived": repr(call.arrived_unix_s).encode(),
+        "ttft_target_ms": _number(target.ttft_ms),
+        "tpot_target_ms": _number(target.tpot_ms),
     }
 
 
@@ -64,11 +73,26 @@ async def find(
 
 
 def _to_resumable(request_id: str, fields: Mapping[bytes, bytes]) -> Resumable:
+    return Resumable(
+        call_of(request_id, fields, places_of(fields)), fields[b"body"], int(fields[b"created"])
+    )
+
+
+def places_of(fields: Mapping[bytes, bytes]) -> dict[str, tuple[str, str]]:
+    """Returns engine request id -> (instance, incarnation) as they were sent."""
     places = {}
     for name, value in fields.items():
         if name.startswith(_PLACE):
             instance, _, incarnation = value.decode().partition(" ")
             places[name[len(_PLACE) :].decode()] = (instance, incarnation)
+    return places
+
+
+def call_of(
+    request_id: str, fields: Mapping[bytes, bytes], places: dict[str, tuple[str, str]]
+) -> Call:
+    """Returns the call as its record tells it. Raises: KeyError, ValueError for no such record."""
+    arrived_unix_s = float(fields.get(b"arrived") or fields[b"created"])
     call = Call(
         request_id=request_id,
         endpoint=fields[b"endpoint"].decode(),
@@ -77,10 +101,24 @@ def _to_resumable(request_id: str, fields: Mapping[bytes, bytes]) -> Resumable:
         priority_class=PriorityClass(fields[b"class"].decode()),
         pool=fields[b"pool"].decode(),
         model=fields[b"model"].decode(),
+        key_id=int(fields.get(b"key_id", b"0")),
+        client_request_id=fields.get(b"client_request_id", b"").decode(),
+        target=Target(_read(fields, b"ttft_target_ms"), _read(fields, b"tpot_target_ms")),
         places=places,
+        arrived_unix_s=arrived_unix_s,
+        arrived_s=time.monotonic() - (time.time() - arrived_unix_s),
     )
     call.note_sent(next((instance for instance, _ in places.values()), ""))
-    return Resumable(call, fields[b"body"], int(fields[b"created"]))
+    return call
+
+
+def _number(value: float | None) -> bytes:
+    return b"" if value is None else repr(value).encode()
+
+
+def _read(fields: Mapping[bytes, bytes], name: bytes) -> float | None:
+    text = fields.get(name, b"")
+    return float(text) if text else None
 
 
 def body_of(resumable: Resumable) -> dict[str, object]:

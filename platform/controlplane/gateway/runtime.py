@@ -138,7 +138,10 @@ class Runtime:
             await asyncio.sleep(after_s)
             # A stream that was resumed, even here, is another object by now.
             open_now = set(map(id, self.client.reader.streams))
-            self.client.dispatcher.abort([s.request_id for s in streams if id(s) in open_now])
+            ids = [s.request_id for s in streams if id(s) in open_now]
+            self.client.dispatcher.abort(ids)
+            if self.front is not None:
+                self.front.llm.left.aborted(ids)
 
         task = asyncio.create_task(wait(), name="detached requests")
         self._detached.add(task)

@@ -27,6 +27,7 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from controlplane.gateway import metrics
 from controlplane.gateway.call import Call, Migration, current_call
+from controlplane.gateway.left_calls import LeftCalls, Tell
 from controlplane.gateway.output_queue import OutputQueue
 from engine_pool import vllm_detail
 from engine_pool.client import PoolClient
@@ -71,6 +72,7 @@ class PoolLLM(AsyncLLM):
         self._client = client
         self._encoder = MsgpackEncoder(size_threshold=vllm_detail.ONE_FRAME_BYTES)
         self._calls: dict[str, Call] = {}
+        self.left = LeftCalls()
 
     @property
     def errored(self) -> bool:
@@ -135,14 +137,19 @@ class PoolLLM(AsyncLLM):
         """Aborts at their engines what a call has not finished. Safe to call again."""
         self._client.dispatcher.abort(self._release(call))
 
-    def detach(self, call: Call) -> list[str]:
-        """Lets go of a call whose client left, without aborting it; returns what still runs."""
+    def detach(self, call: Call, tell: Tell) -> list[str]:
+        """Lets go of a call whose client left, without aborting it; returns what still runs.
+
+        `tell` is called once, when it ends without having been resumed.
+        """
         mine = self._release(call)
         streams = self._client.reader.streams_of(mine)
         for stream in streams:
             stream.unread = _nothing
             self._client.reader.note_room(stream.request_id)
-        return [s.request_id for s in streams]
+        ids = [s.request_id for s in streams]
+        self.left.add(call, ids, tell)
+        return ids
 
     def deliver(self, frames: Sequence[TokenFrame]) -> None:
         """Takes frames from the token reader: turns them into text, hands it to the requests."""
@@ -151,6 +158,7 @@ class PoolLLM(AsyncLLM):
         for frame in frames:
             call = self._calls.get(frame.request_id)
             if call is None:
+                self.left.note(frame, now_s)
                 continue
             if frame.error is not None:
                 error = PoolError(frame.error.message)
@@ -162,6 +170,7 @@ class PoolLLM(AsyncLLM):
                 if gap_s is not None:
                     metrics.INTER_TOKEN_S.observe(gap_s)
                 call.cached_tokens = max(call.cached_tokens, frame.cached_tokens)
+                call.note_times(frame.queue_ms, frame.prefill_ms)
             outputs.append(_to_output(frame))
         if outputs:
             self._process(outputs)
@@ -183,6 +192,7 @@ class PoolLLM(AsyncLLM):
 
     def fail(self, request_id: str, error: PoolError) -> None:
         """Ends a request with an error, after what it has already got."""
+        self.left.fail(request_id, error)
         if (state := self.output_processor.request_states.get(request_id)) and state.queue:
             state.queue.put(error)
 
@@ -231,6 +241,7 @@ class PoolLLM(AsyncLLM):
                 parameter="input_tokens",
             )
         call.prompt_tokens += prompt_tokens
+        call.fields["prompt_tokens"] = str(call.prompt_tokens).encode()
         return request
 
     async def _begin(
