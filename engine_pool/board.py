@@ -13,6 +13,7 @@ from collections.abc import Callable
 import redis
 import redis.asyncio
 
+from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.store import connect, connect_async
 from engine_pool.types import (
     FleetEvent,
@@ -32,12 +33,18 @@ CHECK_INTERVAL_S = 1.0
 
 
 class Board:
-    """One a pool process. The methods that say something return at once; `run` writes."""
+    """One a pool. The methods that say something return at once; `run` writes."""
 
-    def __init__(self, redis_url: str, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        wall_clock: Callable[[], float] = time.time,
+        keys: PoolKeys = FIRST,
+    ) -> None:
         self._blocking = connect(redis_url)
         self._store = connect_async(redis_url)
-        self._bulletin = Bulletin(self._blocking)
+        self._bulletin = Bulletin(self._blocking, keys)
+        self._keys = keys
         self._wall_clock = wall_clock
         self._statuses: dict[InstanceName, InstanceStatus] = {}
         self._unwritten: set[InstanceName] = set()
@@ -77,7 +84,7 @@ class Board:
 
     async def read(self) -> tuple[tuple[InstanceStatus, ...], tuple[InstanceLoad, ...]]:
         """Reads what the store shows. Raises: redis.RedisError."""
-        return await read_view(self._store)
+        return await read_view(self._store, self._keys)
 
     async def run(self) -> None:
         """Writes until it is cancelled."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from engine_pool.class_rules import ageing_of_rank
 from engine_pool.config import PoolConfig
 from engine_pool.errors import NoInstance, RequestTooLarge
 from engine_pool.gateway_queue import GatewayQueue
@@ -52,9 +53,17 @@ class Chooser:
         self._fair_output_tokens = config.fair_output_tokens
         self._placement = Placement(live, rule)
         self.prefixes = Prefixes(live)
-        self.queue = GatewayQueue(self._placement, rule, config.ageing_s)
+        of_rank = ageing_of_rank(config.classes)
+        self.queue = GatewayQueue(self._placement, rule, config.ageing_s, of_rank)
         """Empty without late binding."""
         self._is_late_binding = rule.is_late_binding
+
+    def use(self, config: PoolConfig) -> None:
+        """Chooses by these settings from now on. Late binding stays as it was at the start."""
+        rule = config.policy.dispatch
+        self._fair_output_tokens = config.fair_output_tokens
+        self._placement.use(rule)
+        self.queue.use(rule, config.ageing_s, ageing_of_rank(config.classes))
 
     def wanted(self, submission: Submission) -> Wanted:
         """Works out once what every choice for a submission needs."""

@@ -1,7 +1,8 @@
 """What a web process knows of the pool, and its way to the engines: the one door between them.
 
-`pool_client()` is the process's one client. It owns the live view, the token reader, the watch for
-lost instances and the way to the engine actors, and runs each as a task of its own.
+`pool_client()` is the process's client of the environment's pool; others are made as their pools
+come (gateway/pools.py). Each owns the live view, the token reader, the watch for lost instances and
+the way to the engine actors, and runs each as a task of its own.
 """
 
 import asyncio
@@ -62,7 +63,8 @@ class SinkSlot:
 
 
 class PoolClient:
-    """One a web process. `start` before anything else, in the event loop that goes on using it."""
+    """One a pool and web process. `start` before anything else, in the event loop that goes on
+    using it."""
 
     def __init__(self, config: PoolConfig, gate: PoolGate | None = None) -> None:
         self.config = config
@@ -70,7 +72,7 @@ class PoolClient:
         self.store = connect_async(config.redis_url)
         self.times = LogTimes(live_s=config.log_live_s, ended_s=config.log_ended_s)
         self.log = TokenLogReader(self.store, self.times)
-        self.view = LiveView(self.store)
+        self.view = LiveView(self.store, config.keys)
         self.sink = SinkSlot()
         self.reader = TokenReader(
             self.store,
@@ -86,8 +88,14 @@ class PoolClient:
             self.view, self.reader, self.log, self.store, self._gate(gate), config
         )
         self.sink.listener = self.dispatcher.note_frames
-        self.moves = Moves(self.view, self._gate(gate), config.policy.dispatch.headroom)
+        self.moves = Moves(self.view, self._gate(gate), config.headroom)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def use(self, config: PoolConfig) -> None:
+        """Goes on with other settings of the same pool, as far as this side has any."""
+        self.config = config
+        self.dispatcher.use(config)
+        self.moves.use(config.headroom)
 
     async def start(self) -> None:
         """Begins to follow the pool. Returns at once, also when store and Ray do not answer yet."""
@@ -117,7 +125,7 @@ class PoolClient:
 
 @functools.cache
 def pool_client() -> PoolClient:
-    """Returns this process's client, set up from the environment. Raises: ConfigError."""
+    """Returns this process's client of the environment's pool. Raises: ConfigError."""
     return PoolClient(PoolConfig.from_env(os.environ))
 
 

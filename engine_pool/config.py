@@ -1,17 +1,22 @@
 """The pool's settings: one frozen value, made once from the environment and passed down.
 
-Precedence: environment > default. Django's own settings stand in `controlplane/settings.py`; what
-both need (store, pool name, model) is read here and handed to Django.
+Precedence: environment > default; a pool with a row in the database has its row before both
+(pool_spec.py). How each value is read stands in pool_settings.py. Django's own settings stand in
+`controlplane/settings.py`; what both need (store, pool name, model) is read here and handed to
+Django.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine_pool.env_values import integer, number, read, switch
-from engine_pool.policy.settings import PolicySettings
+from engine_pool.class_rules import ClassRules
+from engine_pool.env_values import read
+from engine_pool.policy.settings import HeadroomRule, PolicySettings
 from engine_pool.policy_env import read_policy
+from engine_pool.pool_keys import PoolKeys
+from engine_pool.pool_settings import ENGINE_SETTINGS, INSTALLATION
 from engine_pool.types import EngineKind
 
 RAY_NAMESPACE = "ferry"
@@ -127,74 +132,26 @@ class PoolConfig:
     policy: PolicySettings = field(default_factory=PolicySettings)
     """The rules of dispatch and rebalancing; their variables stand in policy_env.py."""
 
+    classes: ClassRules = field(default_factory=dict)
+    """How operators want the priority classes treated; published, never from the environment."""
+    namespace: str = ""
+    """Of its keys in the store and its instances' names; empty: the environment's own pool."""
+
+    @property
+    def keys(self) -> PoolKeys:
+        return PoolKeys(self.namespace)
+
+    @property
+    def headroom(self) -> HeadroomRule:
+        """What each class keeps free."""
+        return self.policy.dispatch.headroom
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "PoolConfig":
         """Raises: ConfigError naming the variable whose value cannot work."""
         default = cls()
-        return cls(
-            pool=read(environ, "FERRY_POOL", str, default.pool),
-            engine=read(environ, "FERRY_ENGINE", EngineKind, default.engine),
-            instances=read(environ, "FERRY_INSTANCES", integer(0, 512), default.instances),
-            model=read(environ, "FERRY_MODEL", str, default.model),
-            served_model_name=read(
-                environ, "FERRY_SERVED_MODEL_NAME", str, default.served_model_name
-            ),
-            redis_url=read(environ, "REDIS_URL", str, default.redis_url),
-            ray_address=read(environ, "RAY_ADDRESS", str, default.ray_address),
-            var_dir=read(environ, "FERRY_VAR_DIR", Path, default.var_dir),
-            max_model_len=read(
-                environ, "FERRY_MAX_MODEL_LEN", integer(16, 10_000_000), default.max_model_len
-            ),
-            kv_cache_gib=read(environ, "FERRY_KV_CACHE_GIB", number(0.01), default.kv_cache_gib),
-            max_running=read(environ, "FERRY_MAX_RUNNING", integer(1, 4096), default.max_running),
-            block_size=read(environ, "FERRY_BLOCK_SIZE", integer(1, 1024), default.block_size),
-            engine_threads=read(
-                environ, "FERRY_ENGINE_THREADS", integer(0, 1024), default.engine_threads
-            ),
-            tensor_parallel=read(
-                environ, "FERRY_TENSOR_PARALLEL", integer(1, 64), default.tensor_parallel
-            ),
-            engine_memory_gib=read(
-                environ, "FERRY_ENGINE_MEMORY_GIB", number(0.1), default.engine_memory_gib
-            ),
-            log_live_s=read(
-                environ, "FERRY_REQUEST_MAX_AGE_S", integer(10, 86_400), default.log_live_s
-            ),
-            log_ended_s=read(environ, "FERRY_RESUME_S", integer(1, 86_400), default.log_ended_s),
-            orphan_grace_s=read(
-                environ, "FERRY_ORPHAN_GRACE_S", number(0.0), default.orphan_grace_s
-            ),
-            ageing_s=read(environ, "FERRY_AGEING_S", number(0.0), default.ageing_s),
-            class_preemptions_max=read(
-                environ,
-                "FERRY_CLASS_PREEMPTIONS_MAX",
-                integer(0, 1000),
-                default.class_preemptions_max,
-            ),
-            fair_output_tokens=read(
-                environ,
-                "FERRY_FAIR_OUTPUT_TOKENS",
-                integer(1, 10_000_000),
-                default.fair_output_tokens,
-            ),
-            policy=read_policy(environ),
-            **_read_migration(environ, default),
-        )
-
-
-def _read_migration(environ: Mapping[str, str], default: PoolConfig) -> dict[str, Any]:
-    parsers: dict[str, tuple[str, Callable[[str], object]]] = {
-        "migration": ("FERRY_MIGRATION", switch),
-        "migrations_at_once": ("FERRY_MIGRATIONS_AT_ONCE", integer(1, 256)),
-        "migration_copies_max": ("FERRY_MIGRATION_COPIES_MAX", integer(1, 100)),
-        "migration_last_blocks": ("FERRY_MIGRATION_LAST_BLOCKS", integer(0, 1000)),
-        "migration_copy_share": ("FERRY_MIGRATION_COPY_SHARE", number(0.01, 1.0)),
-        "migration_chunk_mib": ("FERRY_MIGRATION_CHUNK_MIB", number(0.01)),
-        "migration_stage_timeout_s": ("FERRY_MIGRATION_STAGE_TIMEOUT_S", number(0.1)),
-        "migration_pause_timeout_s": ("FERRY_MIGRATION_PAUSE_TIMEOUT_S", number(0.1)),
-        "migration_commit_timeout_s": ("FERRY_MIGRATION_COMMIT_TIMEOUT_S", number(0.1)),
-    }
-    return {
-        field: read(environ, name, parse, getattr(default, field))
-        for field, (name, parse) in parsers.items()
-    }
+        found: dict[str, Any] = {
+            name: read(environ, setting.variable, setting.parse, getattr(default, name))
+            for name, setting in (INSTALLATION | ENGINE_SETTINGS).items()
+        }
+        return cls(policy=read_policy(environ), **found)

@@ -110,6 +110,10 @@ class Dispatcher:
         that moves away at that moment."""
         self._aborts.abort(request_ids)
 
+    def use(self, config: PoolConfig) -> None:
+        """Goes on with these settings (Chooser.use)."""
+        self._chooser.use(config)
+
     async def close(self) -> None:
         """Sends what waits in the outboxes."""
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))
@@ -162,7 +166,7 @@ class Dispatcher:
         pipe.zadd(UNBILLED, {submission.record: now_s})
         # What is older has neither log nor record any more.
         pipe.zremrangebyscore(UNBILLED, "-inf", now_s - 2 * self._log.times.live_s)
-        pipe.publish(view.FLEET_CHANNEL, view.encode_sent(to.sent))
+        pipe.publish(self._live.keys.fleet, view.encode_sent(to.sent))
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await pipe.execute()

@@ -21,12 +21,13 @@ import ray
 import ray.exceptions
 import ray.util
 
+from engine_pool.class_rules import ClassRules
 from engine_pool.config import RAY_NAMESPACE
 from engine_pool.engine_spec import EngineSpec
 from engine_pool.errors import EngineFailed, InstanceLost
 from engine_pool.load_book import LoadBook
 from engine_pool.move_desk import MoveDesk, open_desk
-from engine_pool.ports import Engine, EngineRequest, Pong
+from engine_pool.ports import ClassedEngine, Engine, EngineRequest, Pong
 from engine_pool.publisher import Publisher, PublisherTimes
 from engine_pool.step_loop import Refused, StepLoop
 from engine_pool.store import connect
@@ -71,7 +72,7 @@ class EngineHost:
             store_timeout_s=config.store_timeout_s,
             orphan_grace_s=config.orphan_grace_s,
         )
-        self.publisher = Publisher(store, writer, self.book, times)
+        self.publisher = Publisher(store, writer, self.book, times, keys=config.keys)
         self.loop = StepLoop(
             make_engine,
             self.book,
@@ -188,6 +189,12 @@ class EngineActor:
         if isinstance(self._host.desk, MoveDesk):
             self._host.desk.agent.forbid(why)
 
+    async def use_classes(self, classes: ClassRules) -> None:
+        """Treats priority classes so from the next step on."""
+        if isinstance(self._host.loop.engine, ClassedEngine):
+            answer = self._host.loop.between_steps(lambda engine: _use_classes(engine, classes))
+            await asyncio.wait_for(asyncio.wrap_future(answer), ASK_TIMEOUT_S)
+
     async def submit_probe(self, request_id: str, prompt_tokens: int, max_tokens: int) -> Refused:
         """Runs a request of the pool's own here. Raises: EngineFailed when requests cannot move."""
         answer = self._desk().submit_probe(request_id, prompt_tokens, max_tokens)
@@ -239,6 +246,11 @@ class EngineActor:
         """Ends all streams with a typed error and frees the engine. The caller kills the actor
         next."""
         await asyncio.to_thread(self._host.stop)
+
+
+def _use_classes(engine: Engine, classes: ClassRules) -> None:
+    assert isinstance(engine, ClassedEngine), "it was when it was asked"
+    engine.use_classes(classes)
 
 
 def make_engine(spec: EngineSpec) -> Engine:

@@ -33,6 +33,12 @@ class ServerStopping(PoolError):
     code = "server_stopping"
 
 
+class PoolRemoved(PoolError):
+    """The pool that served the request was switched off or removed by an operator."""
+
+    code = "pool_removed"
+
+
 class StreamSuperseded(PoolError):
     """Another reader resumed this stream; this one ends."""
 

@@ -9,7 +9,7 @@ the same moment, and the later one waits in the engine then.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -39,10 +39,16 @@ TICK_S: Final = 0.5
 class GatewayQueue:
     """Of one web process, in its event loop."""
 
-    def __init__(self, placement: Placement, rule: DispatchRule, ageing_s: float) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        rule: DispatchRule,
+        ageing_s: float,
+        of_rank: Mapping[int, float] | None = None,
+    ) -> None:
         self._placement = placement
         self._rule = rule
-        self._line = WaitingLine(ageing_s)
+        self._line = WaitingLine(ageing_s, of_rank)
         self._timer: asyncio.Handle | None = None
         self._wakes_at_s = 0.0
         """When the timer is due, on the loop's clock; uvloop's handles do not say so."""
@@ -60,6 +66,11 @@ class GatewayQueue:
         """Returns how long the oldest has waited, 0 when nobody waits."""
         since_s = self._line.oldest_since_s()
         return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def use(self, rule: DispatchRule, ageing_s: float, of_rank: Mapping[int, float]) -> None:
+        """Lets requests go by these rules from now on."""
+        self._rule = rule
+        self._line.use_ageing(ageing_s, of_rank)
 
     def give_up(self, error: PoolError) -> None:
         """Ends the wait of all requests with an error."""

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 PING_INTERVAL_S: Final = 1.0
 RSS_CHANGE: Final = 0.05
 """A memory size is reported again when it has changed by this share."""
+DRAIN_MAX_S: Final = 300.0
+"""Longest wait for the requests of an instance that is not wanted any more; what is left then ends
+with a typed error. Above nearly all answers; most move away long before."""
 STOP_TIMEOUT_S: Final = 1.5
 """How long an engine may take to end its streams; the supervisor kills the pool after 3 s."""
 
@@ -96,6 +99,32 @@ class InstanceKeeper:
             except EngineFailed as error:
                 why = str(error)
             await self._restart_later(why)
+
+    async def retire(self) -> None:
+        """Takes no new requests, waits until the others have moved away or ended, then stops. Call
+        it when `run` has been cancelled."""
+        if self.status.state is InstanceState.SERVING and self._handle is not None:
+            self._move(Trigger.DRAIN, "the pool has fewer instances now")
+            left = await self._wait_until_empty(self._handle)
+            cause = f"{left} requests were ended" if left else "it was empty"
+        else:
+            cause = f"it was {self.status.state.value}"
+        self._event("instance_retired", "is not wanted any more", cause)
+        await self.stop()
+
+    async def _wait_until_empty(self, handle: EngineHandle) -> int:
+        """Returns how many requests are left, which is none unless it takes too long."""
+        give_up_s = self._clock() + DRAIN_MAX_S
+        while True:
+            # What was sent before everybody knew comes within this time.
+            await asyncio.sleep(PING_INTERVAL_S)
+            try:
+                pong = await handle.ping(self._config.lost_after_s)
+            except EngineFailed:
+                return 0
+            left = pong.running + pong.waiting
+            if not left or self._clock() >= give_up_s:
+                return left
 
     async def stop(self) -> None:
         """Ends the engine and its streams. Call it when `run` has been cancelled."""

@@ -8,12 +8,14 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import ray
 import ray.exceptions
 import ray.util
 
+from engine_pool.class_rules import ClassRules
 from engine_pool.config import RAY_NAMESPACE, PoolConfig
 from engine_pool.engine_actor import EngineActor
 from engine_pool.engine_spec import EngineSpec, SampleText
@@ -84,6 +86,10 @@ class RayEngine:
         """Lets no further move begin at this engine; "": lets them again. Raises: EngineFailed."""
         await self._ask("forbid_moves", why)
 
+    async def use_classes(self, classes: ClassRules) -> None:
+        """Has priority classes treated so. Raises: EngineFailed."""
+        await self._ask("use_classes", dict(classes))
+
     async def _ask(self, method: str, *args: object) -> Any:
         try:
             answer = getattr(self._handle, method).remote(*args)
@@ -113,16 +119,28 @@ class Launcher:
     """Makes engine actors of one pool."""
 
     def __init__(
-        self, config: PoolConfig, model: ServedModel, max_model_len: int, text: SampleText | None
+        self,
+        config: PoolConfig,
+        model: ServedModel,
+        max_model_len: int,
+        text: SampleText | None,
+        neighbours: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`neighbours`: engines of other pools, with which these share the machine's cores."""
         self._config = config
+        self._neighbours = neighbours
         self._model = model
         self._max_model_len = max_model_len
         self._text = text
         self._prefix = f"engine:{config.pool}:"
 
+    def use(self, config: PoolConfig) -> None:
+        """Starts engines with these settings from now on; those that run keep theirs."""
+        self._config = config
+
     def spec(self, instance: InstanceName, incarnation: str) -> EngineSpec:
-        share = max(1, (os.cpu_count() or 1) // max(1, self._config.instances))
+        engines = max(1, self._config.instances + self._neighbours())
+        share = max(1, (os.cpu_count() or 1) // engines)
         return EngineSpec(
             instance=instance,
             incarnation=incarnation,

@@ -20,6 +20,7 @@ import redis.asyncio
 
 from engine_pool import view
 from engine_pool.ledger import Ledger
+from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.types import (
     FleetEvent,
     InFlight,
@@ -52,8 +53,10 @@ Listener = Callable[[view.Change], None]
 class LiveView:
     """Follows the pool. One a process; `run` is the caller's task, ended by cancelling it."""
 
-    def __init__(self, store: "redis.asyncio.Redis[bytes]") -> None:
+    def __init__(self, store: "redis.asyncio.Redis[bytes]", keys: PoolKeys = FIRST) -> None:
         self._store = store
+        self.keys = keys
+        """Of the pool that is followed."""
         self.statuses: dict[InstanceName, InstanceStatus] = {}
         self.loads: dict[InstanceName, InstanceLoad] = {}
         self.events: deque[FleetEvent] = deque(maxlen=EVENTS_SHOWN)
@@ -167,7 +170,7 @@ class LiveView:
         """Returns never; raises what ended the connection."""
         async with self._store.pubsub(ignore_subscribe_messages=True) as channel:
             async with asyncio.timeout(PING_TIMEOUT_S):
-                await channel.subscribe(view.FLEET_CHANNEL)
+                await channel.subscribe(self.keys.fleet)
                 await self._read_all()
             self._set_connected(True)
             try:
@@ -189,7 +192,7 @@ class LiveView:
         try:
             change = view.decode_change(blob)
         except ValueError as error:
-            logger.error("ignored a message on %s: %s", view.FLEET_CHANNEL, error)
+            logger.error("ignored a message on %s: %s", self.keys.fleet, error)
             return
         self.apply(change)
 
@@ -201,9 +204,9 @@ class LiveView:
 
     async def _read_all(self) -> None:
         incarnation = await view.store_incarnation(self._store)
-        statuses, loads = await view.read_view(self._store)
-        events = await view.read_events(self._store, EVENTS_SHOWN)
-        moves = await view.read_moves(self._store)
+        statuses, loads = await view.read_view(self._store, self.keys)
+        events = await view.read_events(self._store, EVENTS_SHOWN, self.keys)
+        moves = await view.read_moves(self._store, self.keys)
         self.store_incarnation = incarnation
         for name in self.statuses.keys() - {s.instance for s in statuses}:
             self.apply(name)

@@ -9,13 +9,15 @@ import os
 import signal
 import sys
 
-from engine_pool.board import Board
+import redis
+
 from engine_pool.config import PoolConfig
 from engine_pool.errors import ConfigError, EngineFailed
-from engine_pool.launcher import Launcher, connect_ray
-from engine_pool.scheduler import Scheduler
-from engine_pool.served_model import ServedModel, longest_context_tokens, resolve_model, sample_text
-from engine_pool.types import EngineKind
+from engine_pool.launcher import connect_ray
+from engine_pool.pool_set import PoolSet
+from engine_pool.pool_spec import WANTED
+from engine_pool.served_model import resolve_model
+from engine_pool.store import connect
 
 log = logging.getLogger("engine_pool")
 
@@ -28,28 +30,33 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
     try:
         config = PoolConfig.from_env(os.environ)
-        model = resolve_model(config)
-        is_simulated = config.engine is EngineKind.SIMULATED
-        text = sample_text(model) if is_simulated else None
-        max_model_len = longest_context_tokens(model, config) if is_simulated else 0
+        if not _is_published(config):
+            # The environment's pool is all there is: what it lacks is told at once.
+            resolve_model(config)
     except ConfigError as error:
         log.error("%s", error)
         return EXIT_BAD_SETTING
-    log.info(
-        "pool %s: %d x %s engine, %s", config.pool, config.instances, config.engine, model.name
-    )
     try:
         connect_ray(config)
     except EngineFailed as error:
         log.error("%s", error)
         return 1
-    return asyncio.run(_serve(config, model, Launcher(config, model, max_model_len, text)))
+    return asyncio.run(_serve(PoolSet(config)))
 
 
-async def _serve(config: PoolConfig, model: ServedModel, launcher: Launcher) -> int:
-    board = Board(config.redis_url)
-    scheduler = Scheduler(config, model, launcher, board)
-    serving = asyncio.create_task(scheduler.run(), name="scheduler")
+def _is_published(config: PoolConfig) -> bool:
+    """Says whether the store tells which pools are wanted; no while it does not answer yet."""
+    store = connect(config.redis_url)
+    try:
+        return bool(store.exists(WANTED))
+    except redis.RedisError:
+        return False
+    finally:
+        store.close()
+
+
+async def _serve(pools: PoolSet) -> int:
+    serving = asyncio.create_task(pools.run(), name="pools")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, serving.cancel)
@@ -59,16 +66,16 @@ async def _serve(config: PoolConfig, model: ServedModel, launcher: Launcher) -> 
     except asyncio.CancelledError:
         log.info("stopping")
     except Exception as error:  # outermost loop of the process
-        log.error("the pool failed", exc_info=error)
+        log.error("the pool process failed", exc_info=error)
         code = 1
     if code == 0:
-        await _stop(scheduler)
+        await _stop(pools)
     return code
 
 
-async def _stop(scheduler: Scheduler) -> None:
+async def _stop(pools: PoolSet) -> None:
     try:
-        await asyncio.wait_for(scheduler.stop(), STOP_TIMEOUT_S)
+        await asyncio.wait_for(pools.stop(), STOP_TIMEOUT_S)
     except TimeoutError:
         log.warning("the engines did not all stop within %.1f s", STOP_TIMEOUT_S)
 

@@ -136,7 +136,7 @@ def open_desk(
     if isinstance(plane, Refusal):
         return plane
     try:
-        write_shape(store, spec.instance, engine.moves.shape)
+        write_shape(store, spec.instance, engine.moves.shape, spec.config.keys)
     except redis.RedisError as error:
         # Only the pre-flight page misses it.
         log.warning("the shape of the KV blocks was not written: %s", type(error).__name__)

@@ -15,10 +15,12 @@ import msgspec
 import redis
 import redis.asyncio
 
+from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.types import InstanceName
 from migration.ports import KvShape
 
-FACTS: Final = "ferry:migration"
+FACTS: Final = FIRST.migration
+"""Of the environment's own pool."""
 _SELF_TEST: Final = "self_test"
 _ALLOWED: Final = "allowed"
 _WHY: Final = "why"
@@ -53,24 +55,28 @@ class MoveFacts:
     """By instance; also of instances that have gone meanwhile."""
 
 
-def write_self_test(store: "redis.Redis[bytes]", test: SelfTest) -> None:
+def write_self_test(store: "redis.Redis[bytes]", test: SelfTest, keys: PoolKeys = FIRST) -> None:
     """Keeps the result of a self-test. Blocking. Raises: redis.RedisError."""
-    store.hset(FACTS, _SELF_TEST, msgspec.json.encode(test))
+    store.hset(keys.migration, _SELF_TEST, msgspec.json.encode(test))
 
 
-def write_allowed(store: "redis.Redis[bytes]", allowed: bool, why: str) -> None:
+def write_allowed(
+    store: "redis.Redis[bytes]", allowed: bool, why: str, keys: PoolKeys = FIRST
+) -> None:
     """Says whether requests may move at all. Blocking. Raises: redis.RedisError."""
-    store.hset(FACTS, mapping={_ALLOWED: "1" if allowed else "0", _WHY: why})
+    store.hset(keys.migration, mapping={_ALLOWED: "1" if allowed else "0", _WHY: why})
 
 
-def write_shape(store: "redis.Redis[bytes]", instance: InstanceName, shape: KvShape) -> None:
+def write_shape(
+    store: "redis.Redis[bytes]", instance: InstanceName, shape: KvShape, keys: PoolKeys = FIRST
+) -> None:
     """Keeps what an instance's KV blocks look like. Blocking. Raises: redis.RedisError."""
-    store.hset(FACTS, _SHAPE + instance, msgspec.json.encode(shape))
+    store.hset(keys.migration, _SHAPE + instance, msgspec.json.encode(shape))
 
 
-async def read_move_facts(store: "redis.asyncio.Redis[bytes]") -> MoveFacts:
+async def read_move_facts(store: "redis.asyncio.Redis[bytes]", keys: PoolKeys = FIRST) -> MoveFacts:
     """Raises: redis.RedisError; ValueError for what another version wrote."""
-    found: dict[bytes, bytes] = await store.hgetall(FACTS)
+    found: dict[bytes, bytes] = await store.hgetall(keys.migration)
     fields = {name.decode(): value for name, value in found.items()}
     test = fields.get(_SELF_TEST)
     return MoveFacts(

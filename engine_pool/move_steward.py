@@ -84,9 +84,9 @@ class MoveSteward:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _end_orphans(self) -> None:
-        moves = await view.read_moves(self._store)
+        moves = await view.read_moves(self._store, self._config.keys)
         now_unix_s = time.time()
-        bulletin = view.Bulletin(self._blocking)
+        bulletin = view.Bulletin(self._blocking, self._config.keys)
         for end in orphans(moves, self._board.statuses, now_unix_s):
             await asyncio.to_thread(bulletin.report_move_end, end)
 
@@ -96,10 +96,10 @@ class MoveSteward:
         ends = self._serving()
         if len(ends) < 2:
             return
-        test = await run_self_test(self._store, self._log, ends[0], ends[1])
+        test = await run_self_test(self._store, self._log, ends[0], ends[1], keys=self._config.keys)
         if {end.incarnation for end in ends[:2]} - {e.incarnation for e in self._serving()}:
             return  # one of the two died meanwhile: that says nothing about moves
-        await asyncio.to_thread(write_self_test, self._blocking, test)
+        await asyncio.to_thread(write_self_test, self._blocking, test, self._config.keys)
         self._test_due_s = time.monotonic() + TEST_AGAIN_S
         if test.ok:
             await self._allow(test)
@@ -136,7 +136,9 @@ class MoveSteward:
         )
 
     async def _write_allowed(self, why_not: str) -> None:
-        await asyncio.to_thread(write_allowed, self._blocking, not why_not, why_not)
+        await asyncio.to_thread(
+            write_allowed, self._blocking, not why_not, why_not, self._config.keys
+        )
 
     async def _tell_new_engines(self) -> None:
         """Forbids moves on engines that do not know it yet, those that started later included."""

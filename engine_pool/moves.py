@@ -73,6 +73,10 @@ class Moves:
         self._gate = gate
         self._headroom = headroom or HeadroomRule()
 
+    def use(self, headroom: HeadroomRule) -> None:
+        """Judges instances with this headroom from now on."""
+        self._headroom = headroom
+
     def plan(self, request_id: str, only: str | None = None) -> MovePlan:
         """Looks at all destinations, or at one of them (`only`).
 

@@ -47,6 +47,12 @@ class Placement:
         live.add_listener(self._on_change)
         live.ledger.add_listener(self._on_sent, self._on_left)
 
+    def use(self, rule: DispatchRule) -> None:
+        """Ranks the instances by this rule from now on."""
+        self._ranking = Ranking(rule)
+        for standing in self._standings.values():
+            self._ranking.put(standing)
+
     def choose(
         self,
         request: RequestDemand,

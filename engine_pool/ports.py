@@ -8,8 +8,9 @@ hosts either and adds what both need: the step thread, the token log, load repor
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from engine_pool.class_rules import ClassRules
 from engine_pool.types import PriorityClass, RequestId, RequestLoad
 
 
@@ -88,6 +89,14 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees the engine's resources and ends its worker processes, if it has any."""
+
+
+@runtime_checkable
+class ClassedEngine(Engine, Protocol):
+    """An engine whose queue treats priority classes as operators want it."""
+
+    def use_classes(self, classes: ClassRules) -> None:
+        """Treats them so from the next step on."""
 
 
 @dataclass(frozen=True, slots=True)

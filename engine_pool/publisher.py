@@ -23,6 +23,7 @@ from engine_pool.errors import StoreUnavailable, StreamAbandoned
 from engine_pool.frames import combine, error_frame
 from engine_pool.load_book import LoadBook
 from engine_pool.log_end import after_gaps, taken_before
+from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.token_log import StreamError, TokenFrame, TokenLogWriter
 from engine_pool.view import Bulletin
 from migration.report import MoveEnd, MoveReport
@@ -74,10 +75,11 @@ class Publisher:
         book: LoadBook,
         times: PublisherTimes,
         clock: Callable[[], float] = time.monotonic,
+        keys: PoolKeys = FIRST,
     ) -> None:
         self._store = store
         self._writer = writer
-        self._bulletin = Bulletin(store)
+        self._bulletin = Bulletin(store, keys)
         self._book = book
         self._times = times
         self._clock = clock

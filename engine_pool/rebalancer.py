@@ -75,7 +75,7 @@ class Rebalancer:
     ) -> None:
         self._config = config
         self._rule = config.policy.rebalance
-        self._headroom = config.policy.dispatch.headroom
+        self._headroom = config.headroom
         self._live = live
         self._mover = mover
         self._store = store
@@ -230,7 +230,7 @@ class Rebalancer:
         report = self._account.report(self._wall_clock(), state, why)
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                await write_report(self._store, report)
+                await write_report(self._store, report, self._config.keys)
         except (redis.RedisError, OSError, TimeoutError):
             return  # the next turn finds out that the store is away
         self._told_s, self._told_as = now_s, state

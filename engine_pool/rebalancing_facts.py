@@ -15,7 +15,10 @@ from typing import Final
 import msgspec
 import redis.asyncio
 
-FACTS: Final = "ferry:rebalancing"
+from engine_pool.pool_keys import FIRST, PoolKeys
+
+FACTS: Final = FIRST.rebalancing
+"""Of the environment's own pool."""
 _PAUSE: Final = "pause"
 _REPORT: Final = "report"
 
@@ -98,9 +101,11 @@ class RebalancingFacts:
     """None: the pool process has not said anything yet."""
 
 
-async def read_facts(store: "redis.asyncio.Redis[bytes]") -> RebalancingFacts:
+async def read_facts(
+    store: "redis.asyncio.Redis[bytes]", keys: PoolKeys = FIRST
+) -> RebalancingFacts:
     """Raises: redis.RedisError; ValueError for what another version wrote."""
-    found: dict[bytes, bytes] = await store.hgetall(FACTS)
+    found: dict[bytes, bytes] = await store.hgetall(keys.rebalancing)
     pause, report = found.get(_PAUSE.encode()), found.get(_REPORT.encode())
     return RebalancingFacts(
         None if pause is None else msgspec.json.decode(pause, type=Pause),
@@ -108,20 +113,24 @@ async def read_facts(store: "redis.asyncio.Redis[bytes]") -> RebalancingFacts:
     )
 
 
-async def read_pause(store: "redis.asyncio.Redis[bytes]") -> Pause | None:
+async def read_pause(store: "redis.asyncio.Redis[bytes]", keys: PoolKeys = FIRST) -> Pause | None:
     """Raises: redis.RedisError; ValueError for what another version wrote."""
-    found: bytes | None = await store.hget(FACTS, _PAUSE)
+    found: bytes | None = await store.hget(keys.rebalancing, _PAUSE)
     return None if found is None else msgspec.json.decode(found, type=Pause)
 
 
-async def write_pause(store: "redis.asyncio.Redis[bytes]", pause: Pause | None) -> None:
+async def write_pause(
+    store: "redis.asyncio.Redis[bytes]", pause: Pause | None, keys: PoolKeys = FIRST
+) -> None:
     """Pauses rebalancing, or resumes it (None). Raises: redis.RedisError."""
     if pause is None:
-        await store.hdel(FACTS, _PAUSE)
+        await store.hdel(keys.rebalancing, _PAUSE)
     else:
-        await store.hset(FACTS, _PAUSE, msgspec.json.encode(pause))
+        await store.hset(keys.rebalancing, _PAUSE, msgspec.json.encode(pause))
 
 
-async def write_report(store: "redis.asyncio.Redis[bytes]", report: RebalancerReport) -> None:
+async def write_report(
+    store: "redis.asyncio.Redis[bytes]", report: RebalancerReport, keys: PoolKeys = FIRST
+) -> None:
     """Keeps what was done last. Raises: redis.RedisError."""
-    await store.hset(FACTS, _REPORT, msgspec.json.encode(report))
+    await store.hset(keys.rebalancing, _REPORT, msgspec.json.encode(report))

@@ -29,8 +29,8 @@ async def run_rebalancer(config: PoolConfig, say: Say) -> None:
 
 async def _run_once(config: PoolConfig, say: Say) -> None:
     store = connect_async(config.redis_url)
-    live, gate = LiveView(store), RayGate(config)
-    moves = Moves(live, gate, config.policy.dispatch.headroom)
+    live, gate = LiveView(store, config.keys), RayGate(config)
+    moves = Moves(live, gate, config.headroom)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(live.run(), name="live view")

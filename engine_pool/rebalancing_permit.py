@@ -72,12 +72,12 @@ class Permit:
         return None
 
     async def _by_store(self) -> Verdict:
-        facts = await read_move_facts(self._store)
+        facts = await read_move_facts(self._store, self._config.keys)
         if facts.allowed is False:
             return Verdict(RebalancerState.FORBIDDEN, facts.why)
         if facts.allowed is None and facts.self_test is None:
             return Verdict(RebalancerState.FORBIDDEN, "the self-test of moves has not run yet")
-        pause = await read_pause(self._store)
+        pause = await read_pause(self._store, self._config.keys)
         if pause is not None and pause.holds(self._wall_clock()):
             return Verdict(RebalancerState.PAUSED, pause_in_words(pause))
         return Verdict(RebalancerState.ON)

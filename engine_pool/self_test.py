@@ -16,6 +16,7 @@ import redis.asyncio
 
 from engine_pool.errors import EngineFailed
 from engine_pool.move_facts import SelfTest
+from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.token_log import (
     TokenFrame,
     TokenLogReader,
@@ -76,10 +77,15 @@ class Unfinished(Exception):
 
 
 async def run_self_test(
-    store: "redis.asyncio.Redis[bytes]", log: TokenLogReader, source: Side, destination: Side
+    store: "redis.asyncio.Redis[bytes]",
+    log: TokenLogReader,
+    source: Side,
+    destination: Side,
+    *,
+    keys: PoolKeys = FIRST,
 ) -> SelfTest:
     """Runs the test; two minutes at most. Raises: redis.RedisError."""
-    test = _Run(store, log, f"self-test-{uuid.uuid4().hex[:12]}")
+    test = _Run(store, log, f"self-test-{uuid.uuid4().hex[:12]}", keys)
     ok, is_conclusive, detail = False, True, ""
     try:
         moved = await test.moved(source, destination)
@@ -108,9 +114,14 @@ async def run_self_test(
 
 class _Run:
     def __init__(
-        self, store: "redis.asyncio.Redis[bytes]", log: TokenLogReader, request_id: str
+        self,
+        store: "redis.asyncio.Redis[bytes]",
+        log: TokenLogReader,
+        request_id: str,
+        keys: PoolKeys,
     ) -> None:
         self._store = store
+        self._keys = keys
         self._log = log
         self._id = request_id
         self._migration_id = uuid.uuid4().hex[:12]
@@ -154,7 +165,7 @@ class _Run:
         """Waits for the move's last report, which tells the pause; not for ever."""
         give_up_s = time.monotonic() + REPORT_WAIT_S
         while self.report is None and time.monotonic() < give_up_s:
-            self.report = await read_ended_move(self._store, self._migration_id)
+            self.report = await read_ended_move(self._store, self._migration_id, self._keys)
             await asyncio.sleep(POLL_S)
 
     async def clean(self, *sides: Side) -> None:
@@ -192,7 +203,7 @@ class _Run:
             frames += new
             after = at or after
             if not new:
-                self.report = await read_ended_move(self._store, self._migration_id)
+                self.report = await read_ended_move(self._store, self._migration_id, self._keys)
                 await asyncio.sleep(POLL_S)
         if (error := frames[-1].error) is not None:
             raise Unfinished(f"the request failed: {error.message}")

@@ -151,6 +151,10 @@ class TokenReader:
             ServerStopping("This server is stopping; resume the stream with its last event's id.")
         )
 
+    def fail_all(self, error: PoolError) -> None:
+        """Ends all streams here with an error."""
+        self._fail_all(error)
+
     async def run(self) -> None:
         """Reads for ever; survives the store's absences and ends the streams that do not."""
         try:

@@ -5,9 +5,10 @@ request; the engine says what happens to its requests and puts its own queue in 
 told. A request is known from its arrival to its end, parked ones too. Times are monotonic seconds.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from engine_pool.class_rules import ClassRules, ageing_of_rank
 from engine_pool.config import PoolConfig
 from engine_pool.errors import EngineRefused
 from engine_pool.policy.fair_share import WEIGHT_MAX, WEIGHT_MIN, FairShare
@@ -28,15 +29,33 @@ class TurnRules:
     fair_output_tokens: int
     look_lasts_s: float
     """How long a request counts as moving after a move has looked at it."""
+    ageing_of_rank: Mapping[int, float] = field(default_factory=dict)
+    """Of classes that have a time of their own."""
+    kept_ranks: frozenset[int] = frozenset()
+    """Classes whose running requests make no room."""
 
     @classmethod
     def of(cls, config: PoolConfig) -> "TurnRules":
-        return cls(
+        rules = cls(
             config.ageing_s,
             config.class_preemptions_max,
             config.fair_output_tokens,
             config.migration_stage_timeout_s,
         )
+        return rules.with_classes(config.classes)
+
+    def with_classes(self, classes: ClassRules) -> "TurnRules":
+        """Returns the rules with what is wanted for the classes."""
+        return replace(
+            self,
+            ageing_of_rank=ageing_of_rank(classes),
+            kept_ranks=frozenset(c.rank for c, r in classes.items() if not r.is_preemptible),
+        )
+
+    @property
+    def shortest_ageing_s(self) -> float:
+        """0: nobody ages."""
+        return min(filter(None, (self.ageing_s, *self.ageing_of_rank.values())), default=0.0)
 
 
 @dataclass(slots=True)
@@ -68,6 +87,12 @@ class Turns:
         self._fair = FairShare()
         self._entries: dict[str, _Entry] = {}
         self._changed: set[str] = set()
+        self._next_ageing_s = 0.0
+
+    def use_classes(self, classes: ClassRules) -> None:
+        """Treats the classes so from now on. Safe in any thread: a step sees the old rules or the
+        new ones."""
+        self._rules = self._rules.with_classes(classes)
         self._next_ageing_s = 0.0
 
     def __contains__(self, request_id: str) -> bool:
@@ -130,7 +155,8 @@ class Turns:
 
     def age(self, now_s: float) -> None:
         """Raises the requests that have waited too long; looks now and then only."""
-        ageing_s = self._rules.ageing_s
+        rules = self._rules
+        ageing_s = rules.shortest_ageing_s
         if not ageing_s or now_s < self._next_ageing_s:
             return
         self._next_ageing_s = now_s + ageing_s / AGEING_CHECKS
@@ -139,7 +165,7 @@ class Turns:
             for name, e in self._entries.items()
             if e.since_s is not None
         ]
-        for request_id, turn in raised(waiting, ageing_s).items():
+        for request_id, turn in raised(waiting, rules.ageing_s, rules.ageing_of_rank).items():
             self._entries[request_id].turn = turn
             self._changed.add(request_id)
 
@@ -175,6 +201,10 @@ class Turns:
     def times(self, request_id: str) -> int:
         """Returns how often a request has made room for a higher class."""
         return self._entries[request_id].made_room
+
+    def is_kept(self, request_id: str) -> bool:
+        """Says whether a request's class makes no room."""
+        return self._entries[request_id].rank in self._rules.kept_ranks
 
     def look(self, request_id: str, now_s: float) -> None:
         """Hears that a move is interested in a request. Ignores unknown ones."""

@@ -14,6 +14,9 @@ process keeps the whole view in memory; a decision never waits for the store.
 | ferry:moves:ended | stream | last MoveReports of ended moves, newest MOVES_KEPT |
 | ferry:fleet | channel | `tag + msgpack`: S status, L load, D sent, E event, M move, G gone |
 | ferry:incarnation | string | made anew when the store lost its memory |
+
+All but the last are a pool's; the names are those of the environment's own pool, others have theirs
+below `ferry:pool:<name>:` (pool_keys.py).
 """
 
 import time
@@ -26,6 +29,7 @@ import msgspec
 import redis
 import redis.asyncio
 
+from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.types import (
     FleetEvent,
     FleetSample,
@@ -36,20 +40,20 @@ from engine_pool.types import (
 )
 from migration.report import MoveEnd, MoveReport, MoveState
 
-STATUSES: Final = "ferry:statuses"
-LOADS: Final = "ferry:loads"
-EVENTS: Final = "ferry:events"
-SAMPLES: Final = "ferry:samples"
+STATUSES: Final = FIRST.statuses
+LOADS: Final = FIRST.loads
+EVENTS: Final = FIRST.events
+SAMPLES: Final = FIRST.samples
 SAMPLES_KEPT: Final = 900
 """Samples, one a second: the charts show ten minutes, and the gap after a reload is filled from
 here."""
-FLEET_CHANNEL: Final = "ferry:fleet"
+FLEET_CHANNEL: Final = FIRST.fleet
 INCARNATION: Final = "ferry:incarnation"
 EVENTS_KEPT: Final = 1000
 """Events; the pages show 50, the database keeps all (a Celery task copies them every few
 seconds)."""
-MOVES: Final = "ferry:moves"
-MOVES_ENDED: Final = "ferry:moves:ended"
+MOVES: Final = FIRST.moves
+MOVES_ENDED: Final = FIRST.moves_ended
 MOVES_KEPT: Final = 2000
 """Ended moves that wait for the database; a Celery task copies them every few seconds."""
 
@@ -93,34 +97,35 @@ def decode_change(blob: bytes) -> Change:
 class Bulletin:
     """The reporting side, for engines and the pool process. Blocking. Raises: redis.RedisError."""
 
-    def __init__(self, store: "redis.Redis[bytes]") -> None:
+    def __init__(self, store: "redis.Redis[bytes]", keys: PoolKeys = FIRST) -> None:
         self._store = store
+        self._keys = keys
 
     def report_load(self, load: InstanceLoad) -> None:
-        self._set_and_tell(LOADS, load.instance, b"L", _encode(load))
+        self._set_and_tell(self._keys.loads, load.instance, b"L", _encode(load))
 
     def report_status(self, status: InstanceStatus) -> None:
-        self._set_and_tell(STATUSES, status.instance, b"S", _encode(status))
+        self._set_and_tell(self._keys.statuses, status.instance, b"S", _encode(status))
 
     def _set_and_tell(self, key: str, field: str, tag: bytes, body: bytes) -> None:
         pipe = self._store.pipeline(transaction=False)
         pipe.hset(key, field, body)
-        pipe.publish(FLEET_CHANNEL, tag + body)
+        pipe.publish(self._keys.fleet, tag + body)
         pipe.execute()
 
     def forget(self, instance: InstanceName) -> None:
         """Removes an instance from the view."""
         pipe = self._store.pipeline(transaction=False)
-        pipe.hdel(STATUSES, instance)
-        pipe.hdel(LOADS, instance)
-        pipe.publish(FLEET_CHANNEL, b"G" + instance.encode())
+        pipe.hdel(self._keys.statuses, instance)
+        pipe.hdel(self._keys.loads, instance)
+        pipe.publish(self._keys.fleet, b"G" + instance.encode())
         pipe.execute()
 
     def report_event(self, event: FleetEvent) -> None:
         body = _encode(event)
         pipe = self._store.pipeline(transaction=False)
-        pipe.xadd(EVENTS, {"e": body}, maxlen=EVENTS_KEPT, approximate=True)
-        pipe.publish(FLEET_CHANNEL, b"E" + body)
+        pipe.xadd(self._keys.events, {"e": body}, maxlen=EVENTS_KEPT, approximate=True)
+        pipe.publish(self._keys.fleet, b"E" + body)
         pipe.execute()
 
     def report_move(self, move: MoveReport) -> None:
@@ -128,11 +133,11 @@ class Bulletin:
         body = _encode(move)
         pipe = self._store.pipeline(transaction=False)
         if move.state.is_end:
-            pipe.hdel(MOVES, move.migration_id)
-            pipe.xadd(MOVES_ENDED, {"m": body}, maxlen=MOVES_KEPT, approximate=True)
+            pipe.hdel(self._keys.moves, move.migration_id)
+            pipe.xadd(self._keys.moves_ended, {"m": body}, maxlen=MOVES_KEPT, approximate=True)
         else:
-            pipe.hset(MOVES, move.migration_id, body)
-        pipe.publish(FLEET_CHANNEL, b"M" + body)
+            pipe.hset(self._keys.moves, move.migration_id, body)
+        pipe.publish(self._keys.fleet, b"M" + body)
         pipe.execute()
 
     def report_move_end(self, end: MoveEnd) -> None:
@@ -141,11 +146,11 @@ class Bulletin:
         The first end stands: a source that asks what became of its commit reports on after its
         destination has said so, and may die then.
         """
-        found: bytes | None = self._store.hget(MOVES, end.migration_id)
+        found: bytes | None = self._store.hget(self._keys.moves, end.migration_id)
         if found is None:
             return
         if self._has_ended(end.migration_id):
-            self._store.hdel(MOVES, end.migration_id)
+            self._store.hdel(self._keys.moves, end.migration_id)
             return
         last = decode_move(found)
         self.report_move(
@@ -160,18 +165,22 @@ class Bulletin:
         )
 
     def _has_ended(self, migration_id: str) -> bool:
-        entries = self._store.xrevrange(MOVES_ENDED)
+        entries = self._store.xrevrange(self._keys.moves_ended)
         return any(decode_move(fields[b"m"]).migration_id == migration_id for _, fields in entries)
 
     def report_sample(self, sample: FleetSample) -> None:
         """Keeps a second of history; nobody is told, since the pages sample the live view
         themselves."""
-        self._store.xadd(SAMPLES, {"s": _encode(sample)}, maxlen=SAMPLES_KEPT, approximate=True)
+        self._store.xadd(
+            self._keys.samples, {"s": _encode(sample)}, maxlen=SAMPLES_KEPT, approximate=True
+        )
 
 
-async def report_sent(store: "redis.asyncio.Redis[bytes]", sent: Sequence[InFlight]) -> None:
+async def report_sent(
+    store: "redis.asyncio.Redis[bytes]", sent: Sequence[InFlight], keys: PoolKeys = FIRST
+) -> None:
     """Tells all web processes what this one has just sent to engines. Raises: redis.RedisError."""
-    await store.publish(FLEET_CHANNEL, encode_sent(sent))
+    await store.publish(keys.fleet, encode_sent(sent))
 
 
 def encode_sent(sent: Sequence[InFlight]) -> bytes:
@@ -188,40 +197,44 @@ async def store_incarnation(store: "redis.asyncio.Redis[bytes]") -> str:
 
 
 async def read_view(
-    store: "redis.asyncio.Redis[bytes]",
+    store: "redis.asyncio.Redis[bytes]", keys: PoolKeys = FIRST
 ) -> tuple[tuple[InstanceStatus, ...], tuple[InstanceLoad, ...]]:
-    """Reads all statuses and loads. Subscribe to FLEET_CHANNEL first: then nothing is missed."""
+    """Reads all statuses and loads. Subscribe to `keys.fleet` first: then nothing is missed."""
     pipe = store.pipeline(transaction=False)
-    pipe.hvals(STATUSES)
-    pipe.hvals(LOADS)
+    pipe.hvals(keys.statuses)
+    pipe.hvals(keys.loads)
     statuses, loads = await pipe.execute()
     return tuple(map(decode_status, statuses)), tuple(map(decode_load, loads))
 
 
-async def read_moves(store: "redis.asyncio.Redis[bytes]") -> tuple[MoveReport, ...]:
+async def read_moves(
+    store: "redis.asyncio.Redis[bytes]", keys: PoolKeys = FIRST
+) -> tuple[MoveReport, ...]:
     """Returns the moves that go on, also those whose source died meanwhile."""
-    return tuple(map(decode_move, await store.hvals(MOVES)))
+    return tuple(map(decode_move, await store.hvals(keys.moves)))
 
 
 async def read_ended_move(
-    store: "redis.asyncio.Redis[bytes]", migration_id: str
+    store: "redis.asyncio.Redis[bytes]", migration_id: str, keys: PoolKeys = FIRST
 ) -> MoveReport | None:
     """Returns the last report of a move that has just ended, None when it is not among the
     newest."""
-    entries = await store.xrevrange(MOVES_ENDED, count=ENDED_LOOKED_AT)
+    entries = await store.xrevrange(keys.moves_ended, count=ENDED_LOOKED_AT)
     reports = (decode_move(fields[b"m"]) for _, fields in entries)
     return next((r for r in reports if r.migration_id == migration_id), None)
 
 
 async def read_samples(
-    store: "redis.asyncio.Redis[bytes]", since_unix_s: float
+    store: "redis.asyncio.Redis[bytes]", since_unix_s: float, keys: PoolKeys = FIRST
 ) -> list[FleetSample]:
     """Returns the samples since a time, oldest first."""
-    entries = await store.xrange(SAMPLES, f"{int(since_unix_s * 1000)}-0")
+    entries = await store.xrange(keys.samples, f"{int(since_unix_s * 1000)}-0")
     return [decode_sample(fields[b"s"]) for _, fields in entries]
 
 
-async def read_events(store: "redis.asyncio.Redis[bytes]", count: int = 50) -> list[FleetEvent]:
+async def read_events(
+    store: "redis.asyncio.Redis[bytes]", count: int = 50, keys: PoolKeys = FIRST
+) -> list[FleetEvent]:
     """Returns the newest events, newest first."""
-    entries = await store.xrevrange(EVENTS, count=count)
+    entries = await store.xrevrange(keys.events, count=count)
     return [decode_event(fields[b"e"]) for _, fields in entries]

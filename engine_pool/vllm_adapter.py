@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine_pool.class_rules import ClassRules
 from engine_pool.engine_spec import EngineSpec
 from engine_pool.errors import EngineFailed, EngineRefused
 from engine_pool.ports import EngineLoad, EngineRequest, StepOutput
@@ -73,7 +74,8 @@ class VllmEngine:
         self._classes: dict[RequestId, PriorityClass] = {}
         self._preemptions_total = 0
         self._preemptions: dict[RequestId, int] = {}
-        self._queue = VllmQueue(self._core, Turns(TurnRules.of(spec.config)), clock)
+        self._turns = Turns(TurnRules.of(spec.config))
+        self._queue = VllmQueue(self._core, self._turns, clock)
         self._workers = find_workers(self._core, spec.config.tensor_parallel)
         self._moves = self._movable()
         self._warm_up()
@@ -97,6 +99,9 @@ class VllmEngine:
         """Opens the plane over its KV memory, once. Any thread. None: its blocks cannot be
         copied."""
         return None if self._workers.facts.why_not else self._workers.open_plane(terms)
+
+    def use_classes(self, classes: ClassRules) -> None:
+        self._turns.use_classes(classes)
 
     def add(self, request: EngineRequest) -> None:
         own = self._read(request)

@@ -171,7 +171,13 @@ class VllmQueue:
             times, is_moving = turns.times(name), turns.is_moving(name, now_s)
             occupants.append(
                 Occupant(
-                    name, turns.counts_as(name), own.arrival_time, frees_blocks, times, is_moving
+                    name,
+                    turns.counts_as(name),
+                    own.arrival_time,
+                    frees_blocks,
+                    times,
+                    is_moving,
+                    turns.is_kept(name),
                 )
             )
             block_ids.update(mine)

@@ -3,7 +3,7 @@ inside the class; arrival. Knows nothing of instances."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -62,8 +62,8 @@ class Waiter:
 class WaitingLine:
     """Of one web process. Time is the caller's."""
 
-    def __init__(self, ageing_s: float) -> None:
-        self._ageing_s = ageing_s
+    def __init__(self, ageing_s: float, of_rank: Mapping[int, float] | None = None) -> None:
+        self.use_ageing(ageing_s, of_rank or {})
         self._waiters: dict[str, Waiter] = {}
         """In the order of arrival."""
         self._shares = FairShare()
@@ -120,16 +120,24 @@ class WaitingLine:
         self._update(self._shares.admit(waiter.request_id))
         self._update(self._shares.end(waiter.request_id, waiter.wish.cost_tokens))
 
+    def use_ageing(self, ageing_s: float, of_rank: Mapping[int, float]) -> None:
+        """Raises after these times from now on; `of_rank`: of classes with one of their own."""
+        self._ageing_s = ageing_s
+        self._ageing_of_rank = of_rank
+        times = filter(None, (ageing_s, *of_rank.values()))
+        self._shortest_ageing_s = min(times, default=0.0)
+
     def age(self, now_s: float) -> None:
         """Raises the first of a class that has waited for so long that it counts as a higher
         one."""
         oldest_s = self.oldest_since_s()
-        if not self._ageing_s or oldest_s is None or now_s - oldest_s < self._ageing_s:
+        shortest_s = self._shortest_ageing_s
+        if not shortest_s or oldest_s is None or now_s - oldest_s < shortest_s:
             return
         queue = [
             Waiting(w.request_id, w.rank, w.turn, now_s - w.since_s) for w in self._waiters.values()
         ]
-        for request_id, turn in raised(queue, self._ageing_s).items():
+        for request_id, turn in raised(queue, self._ageing_s, self._ageing_of_rank).items():
             self._waiters[request_id].turn = turn
 
     def _update(self, changed: Iterable[str]) -> None:

@@ -171,13 +171,13 @@ def prefer_host(
     """Packs a class with headroom: the freest instance that serves it, has a place in its batch
     and stays within its target load; None when there is none, or the class has no headroom."""
     rank = request.priority_class.rank
-    target = rule.headroom.target_load_tokens.get(request.priority_class)
-    if not rule.packs_classes or target is None:
+    if not rule.packs_classes or not rule.headroom.has_headroom(request.priority_class):
         return None
     best: tuple[tuple[float, int, str], Standing, Score] | None = None
     for s in fit:
         load = packed_tokens(s, rank)
-        if load is None or load + request.demand_tokens > target:
+        target = rule.headroom.target_tokens(request.priority_class, s.capacity_tokens)
+        if load is None or target is None or load + request.demand_tokens > target:
             continue
         found = score(s, rank, rule)
         key = (*found.key, s.instance)

@@ -84,38 +84,38 @@ class _Order:
 class _Hosts:
     """Instances on which a class is packed, by score, as long as they are within its target."""
 
-    def __init__(self, rank: int, rule: DispatchRule, target_tokens: int) -> None:
+    def __init__(self, rank: int, rule: DispatchRule) -> None:
         self._rank = rank
         self._rule = rule
-        self._target_tokens = target_tokens
         self._places: list[_Place] = []
-        self._loads: list[int] = []
+        self._rooms: list[int] = []
+        """Tokens up to the target."""
         self._known: dict[InstanceName, tuple[_Place, int]] = {}
 
     def put(self, s: Standing) -> None:
         self.remove(s.instance)
         load = packed_tokens(s, self._rank)
-        if load is None or load > self._target_tokens:
+        target = self._rule.headroom.target_tokens(CLASSES[self._rank], s.capacity_tokens)
+        if load is None or target is None or load > target:
             return
         found = score(s, self._rank, self._rule)
         place = (found.order_steps, found.left_tokens, s.instance)
         insort(self._places, place)
-        insort(self._loads, load)
-        self._known[s.instance] = place, load
+        insort(self._rooms, target - load)
+        self._known[s.instance] = place, target - load
 
     def remove(self, instance: InstanceName) -> None:
         known = self._known.pop(instance, None)
         if known is not None:
             del self._places[bisect_left(self._places, known[0])]
-            del self._loads[bisect_left(self._loads, known[1])]
+            del self._rooms[bisect_left(self._rooms, known[1])]
 
     def with_room(self, demand_tokens: int) -> Iterator[InstanceName]:
         """Yields those that stay within the target with a request, freest first."""
-        most = self._target_tokens - demand_tokens
-        if not self._loads or self._loads[0] > most:
+        if not self._rooms or self._rooms[-1] < demand_tokens:
             return
         for _, _, instance in reversed(self._places):
-            if self._known[instance][1] <= most:
+            if self._known[instance][1] >= demand_tokens:
                 yield instance
 
 
@@ -136,9 +136,9 @@ class Ranking:
         }
         self._hosts: dict[int, _Hosts] = {}
         if rule.packs_classes:
-            for priority_class, target_tokens in rule.headroom.target_load_tokens.items():
-                rank = priority_class.rank
-                self._hosts[rank] = _Hosts(rank, rule, target_tokens)
+            self._hosts = {
+                c.rank: _Hosts(c.rank, rule) for c in CLASSES if rule.headroom.has_headroom(c)
+            }
         self._kept: tuple[_Order | _Hosts, ...] = (
             *self._orders,
             *self._lenders.values(),
@@ -200,7 +200,7 @@ class Ranking:
         return choice(best[0], best[1], len(self._standings), how)
 
     def _has_headroom(self, classes: Iterable[PriorityClass]) -> bool:
-        return any(c in self._rule.headroom.target_load_tokens for c in classes)
+        return any(map(self._rule.headroom.has_headroom, classes))
 
     def _packed(self, request: RequestDemand) -> Choice | None:
         hosts = self._hosts.get(request.priority_class.rank)

@@ -37,11 +37,39 @@ class HeadroomRule:
         default_factory=lambda: {PriorityClass.HIGH: DEFAULT_TARGET_LOAD_TOKENS}
     )
     """Load up to which the class is served at ideal speed; a class without one has no headroom."""
+    kept: Mapping[PriorityClass, "Kept"] = field(default_factory=dict)
+    """What operators want kept free instead, whatever the class's target load."""
+
+    def has_headroom(self, priority_class: PriorityClass) -> bool:
+        kept = self.kept.get(priority_class)
+        return priority_class in self.target_load_tokens if kept is None else not kept.is_nothing
+
+    def target_tokens(self, priority_class: PriorityClass, capacity_tokens: int) -> int | None:
+        """Returns the load up to which the class is packed on an instance; None: no headroom."""
+        if not self.has_headroom(priority_class):
+            return None
+        kept = self.kept.get(priority_class)
+        if kept is None:
+            return self.target_load_tokens[priority_class]
+        return max(0, capacity_tokens - kept.tokens - int(kept.share * capacity_tokens))
 
     def headroom_tokens(self, priority_class: PriorityClass, capacity_tokens: int) -> int:
         """Returns capacity minus target load, at least 0."""
-        target_tokens = self.target_load_tokens.get(priority_class)
+        target_tokens = self.target_tokens(priority_class, capacity_tokens)
         return 0 if target_tokens is None else max(0, capacity_tokens - target_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Headroom of a class on an instance that serves it: tokens, or a share of its KV cache."""
+
+    tokens: int = 0
+    share: float = 0.0
+    """0 to 1."""
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.tokens and not self.share
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ that waiting ones of a higher class get in. Fair shares inside a class are fair_
 PriorityClass's: lower is more urgent. Tags are tokens divided by weight.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 RANK_SHIFT = 60
@@ -39,19 +39,24 @@ class Waiting:
     waited_s: float
 
 
-def raised(waiting: Sequence[Waiting], ageing_s: float) -> dict[str, Turn]:
+def raised(
+    waiting: Sequence[Waiting], ageing_s: float, of_rank: Mapping[int, float] | None = None
+) -> dict[str, Turn]:
     """Returns the requests that count as a higher class from now on, with their new turns.
 
     Only the first of each class is raised, by one class for each `ageing_s` (0: never) that it has
     waited, behind those who wait in the class that it comes to. The others follow in their turn:
     if all old requests were raised, the longest queue, a heavy tenant's, would pass everybody.
+    `of_rank`: the time of classes that have one of their own.
     """
     changed: dict[str, Turn] = {}
-    if not ageing_s:
-        return changed
+    own = of_rank or {}
     turns = {w.request_id: w.turn for w in waiting}
     for first in _firsts(waiting):
-        rank = max(0, first.rank - int(first.waited_s / ageing_s))
+        each_s = own.get(first.rank, ageing_s)
+        if not each_s:
+            continue
+        rank = max(0, first.rank - int(first.waited_s / each_s))
         if rank < first.turn.rank:
             there = [turn.tag for turn in turns.values() if turn.rank == rank]
             turn = Turn(rank, max(there, default=-1.0) + 1)
@@ -92,6 +97,8 @@ class Occupant:
     """How often it has made room already."""
     is_moving: bool = False
     """Part of a move, which would lose its copied blocks."""
+    is_kept: bool = False
+    """Of a class that makes no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,7 @@ def preempted(
     then gets both its place and its blocks. Those before it in the queue get in with it.
     """
     places, blocks = room.places, room.blocks
-    candidates = [o for o in batch if o.times < times_max and not o.is_moving]
+    candidates = [o for o in batch if o.times < times_max and not (o.is_moving or o.is_kept)]
     candidates.sort(key=lambda o: (o.rank, o.came))
     lowest = candidates[-1].rank if candidates else -1
     chosen: list[str] = []

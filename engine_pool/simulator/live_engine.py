@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine_pool.class_rules import ClassRules
 from engine_pool.config import PoolConfig
 from engine_pool.engine_spec import SampleText
 from engine_pool.errors import EngineRefused
@@ -74,8 +75,8 @@ class SimulatedEngine:
             block_size_tokens=limits.block_size_tokens,
             max_running=limits.max_running,
         )
-        turns = Turns(rules or TurnRules.of(PoolConfig()))
-        self._queue = LiveQueue(self._books, turns, clock)
+        self._turns = Turns(rules or TurnRules.of(PoolConfig()))
+        self._queue = LiveQueue(self._books, self._turns, clock)
         self._moves = SimulatedMoves(
             self._books,
             shape=simulated_shape(text, limits.block_size_tokens),
@@ -92,6 +93,9 @@ class SimulatedEngine:
     @property
     def moves(self) -> SimulatedMoves:
         return self._moves
+
+    def use_classes(self, classes: ClassRules) -> None:
+        self._turns.use_classes(classes)
 
     def add(self, request: EngineRequest) -> None:
         self._queue.add(self._read(request))

@@ -93,6 +93,7 @@ class LiveQueue:
                 r.blocks,
                 turns.times(name),
                 turns.is_moving(name, now_s),
+                turns.is_kept(name),
             )
             for r in sorted(books.running, key=lambda r: r.queue_key)
             for name in (r.request.request_id,)

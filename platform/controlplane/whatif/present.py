@@ -134,7 +134,7 @@ def _longest(config: PoolConfig, capacity_tokens: int | None) -> int:
 
 def _policy(config: PoolConfig, capacity_tokens: int | None) -> Scenario:
     dispatch, rebalance = config.policy.dispatch, config.policy.rebalance
-    target = dispatch.headroom.target_load_tokens.get(PriorityClass.HIGH)
+    target = dispatch.headroom.target_tokens(PriorityClass.HIGH, capacity_tokens or 0)
     policy: Scenario = {
         "dispatch": dispatch.kind.value,
         "queue": dispatch.queue.value,
