@@ -49,6 +49,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "controlplane.api",
     "controlplane.audit",
     "controlplane.tenants",
     "controlplane.gateway",
@@ -60,6 +61,7 @@ INSTALLED_APPS = [
 
 # "Migration" means moving a running request here, so Django's folders have another name.
 MIGRATION_MODULES = {
+    "management_api": "controlplane.api.schema_migrations",
     "audit": "controlplane.audit.schema_migrations",
     "usage": "controlplane.usage.schema_migrations",
     "tenants": "controlplane.tenants.schema_migrations",
@@ -147,18 +149,40 @@ STATICFILES_DIRS = [
 ]
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
-    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],
+    # The first one says what a 401 asks for.
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "controlplane.api.authentication.KeyAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["controlplane.api.access.IsPlatform"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "controlplane.api.schema.ApiSchema",
+    "DEFAULT_METADATA_CLASS": None,
+    "EXCEPTION_HANDLER": "controlplane.api.errors.exception_handler",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Ferry",
-    "DESCRIPTION": "The pool of engine instances: what it does now. Needs an operator's session.",
+    "DESCRIPTION": "Management of tenants, keys, limits, SLOs, usage, pools and the requests that"
+    " run on them. Log in here for a session (writes need its CSRF token), or send"
+    " `Authorization: Bearer sk-...` of a key with the scope `read` or `manage`: it reaches what"
+    " belongs to its tenant. What does not exist and what is not the caller's are both a 404."
+    " docs/management-api.md shows the usual tasks.",
     "VERSION": "1",
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["controlplane.api.access.IsKnown"],
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SORT_OPERATION_PARAMETERS": False,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "PriorityClass": "controlplane.tenants.models.CLASS_CHOICES",
+        "TenantState": "controlplane.tenants.models.TenantState",
+        "Role": "controlplane.tenants.serializers.ROLES",
+        "Scope": "controlplane.tenants.serializers.SCOPES",
+    },
 }
 
 UNFOLD = {

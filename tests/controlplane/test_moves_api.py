@@ -138,7 +138,7 @@ def test_a_body_that_is_no_object_is_a_400(pool: MovingPool, client: Client) -> 
 
 def test_only_operators_move_requests(pool: MovingPool, db: None) -> None:
     outsider = Client()
-    assert outsider.post("/api/v1/requests/r1/migrate").status_code == 403
+    assert outsider.post("/api/v1/requests/r1/migrate").status_code == 401
     outsider.force_login(User.objects.create_user("oscar", password="x"))
     for path in ("migrations", "migrations/m1", "migrations/preflight", "requests/r1/destinations"):
         assert outsider.get(f"/api/v1/{path}").status_code == 403, path
@@ -158,7 +158,12 @@ def test_a_session_needs_the_csrf_token(pool: MovingPool, db: None) -> None:
     assert not pool.gate.wishes
     token = "a" * 32
     browser.cookies["csrftoken"] = token
-    sent = browser.post("/api/v1/requests/r1/migrate", headers={"X-CSRFToken": token})
+    sent = browser.post(
+        "/api/v1/requests/r1/migrate",
+        {},
+        content_type="application/json",
+        headers={"X-CSRFToken": token},
+    )
     assert sent.status_code == 202
 
 

@@ -6,44 +6,31 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import status
-from rest_framework.authentication import SessionAuthentication
-from rest_framework.exceptions import APIException, NotFound, ValidationError
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
+from controlplane.api.access import IsPlatform
+from controlplane.api.shapes import ErrorSerializer
+from controlplane.api.views import ApiView
 from controlplane.fleet import serializers
 from controlplane.fleet.charts import HISTORY_S, points_of
 from controlplane.fleet.observer import Picture
-from controlplane.fleet.permissions import IsOperator
 from controlplane.fleet.picture import InstanceRow, is_stale
 from controlplane.fleet.watch import fleet_watch
 
 EVENTS_MAX: Final = 50
-ERROR_TYPES: Final = {
-    400: "invalid_request_error",
-    403: "permission_denied",
-    404: "not_found_error",
-}
 
 
-class OperatorView(APIView):
-    """Session login, operators only, errors in the one shape of all our APIs."""
+class OperatorView(ApiView):
+    """For sessions of the platform's people: viewers read, operators change. No keys."""
 
-    authentication_classes = (SessionAuthentication,)
-    permission_classes = (IsOperator,)
-
-    def handle_exception(self, exc: Exception) -> Response:
-        response = super().handle_exception(exc)
-        if isinstance(exc, APIException) or response.status_code >= 400:
-            response.data = {"error": _error(exc, response.status_code)}
-        return response
+    permission_classes = (IsPlatform,)
 
 
 class SnapshotView(OperatorView):
     @extend_schema(
-        responses={200: serializers.SnapshotSerializer, 403: serializers.ErrorSerializer},
+        responses={200: serializers.SnapshotSerializer, 403: ErrorSerializer},
         summary="The whole pool now",
     )
     def get(self, request: Request) -> Response:
@@ -81,7 +68,7 @@ class InstancesView(OperatorView):
 
 class InstanceView(OperatorView):
     @extend_schema(
-        responses={200: serializers.InstanceSerializer, 404: serializers.ErrorSerializer},
+        responses={200: serializers.InstanceSerializer, 404: ErrorSerializer},
         summary="One instance",
     )
     def get(self, request: Request, name: str) -> Response:
@@ -150,11 +137,3 @@ def whole_number(request: Request, name: str, low: int, high: int, *, default: i
     if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
         raise ValidationError(f"{name}: expected a whole number from {low} to {high}")
     return int(text)
-
-
-def _error(exc: Exception, code: int) -> dict[str, str | None]:
-    detail: Any = getattr(exc, "detail", None)
-    message = str(detail[0]) if isinstance(detail, list) and detail else str(detail or exc)
-    param = message.partition(":")[0] if code in (status.HTTP_400_BAD_REQUEST, 404) else None
-    kind = ERROR_TYPES.get(code, "api_error")
-    return {"message": message, "type": kind, "param": param, "code": None}

@@ -10,8 +10,8 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 
+from controlplane.api.inputs import read_input
 from controlplane.fleet import move_serializers as shapes
 from controlplane.fleet.api import OperatorView, whole_number
 from controlplane.fleet.move_selectors import (
@@ -158,25 +158,6 @@ def _status_of(error: PoolError) -> int:
     if isinstance(error, RequestNotRunning):
         return 404
     return 409 if isinstance(error, MoveRefused | PreflightRunning) else 503
-
-
-def read_input(shape: type[Serializer[object]], request: Request) -> dict[str, Any]:
-    """Returns the checked body. Raises: ValidationError naming a field."""
-    body = shape(data=request.data)
-    known = list(body.get_fields())
-    if isinstance(request.data, dict) and (unknown := sorted(set(request.data) - set(known))):
-        raise ValidationError(f"{unknown[0]}: there is no such field; known: {', '.join(known)}")
-    if not body.is_valid():
-        name, why = next(iter(body.errors.items()))
-        raise ValidationError(f"{name}: {_first(why)}")
-    return dict(body.validated_data)
-
-
-def _first(why: Any) -> str:
-    """Returns the first message of a field's, or of its items', errors."""
-    while isinstance(why, dict | list) and why:
-        why = next(iter(why.values())) if isinstance(why, dict) else why[0]
-    return str(why)
 
 
 def _time(text: str | None) -> datetime | None:

@@ -5,8 +5,9 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.api.inputs import read_input
 from controlplane.fleet import move_serializers as shapes
-from controlplane.fleet.api_moves import REFUSED, MoveView, read_input
+from controlplane.fleet.api_moves import REFUSED, MoveView
 from controlplane.fleet.preflight import LENGTHS
 from controlplane.fleet.preflight_run import preflight_get, preflight_measure
 

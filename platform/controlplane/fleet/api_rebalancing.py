@@ -8,7 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.fleet.api_moves import REFUSED, MoveView, read_input
+from controlplane.api.inputs import read_input
+from controlplane.fleet.api_moves import REFUSED, MoveView
 from controlplane.fleet.move_serializers import MoveErrorSerializer
 from controlplane.fleet.rebalancing import (
     MINUTES_MAX,

@@ -9,9 +9,9 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.api.shapes import ErrorSerializer
 from controlplane.fleet.api import OperatorView, whole_number
 from controlplane.fleet.observer import Observer
-from controlplane.fleet.serializers import ErrorSerializer
 from controlplane.fleet.watch import fleet_watch
 
 LIMIT_MAX: Final = 1000

@@ -2,7 +2,7 @@
 
 from rest_framework import serializers
 
-from controlplane.fleet.serializers import ErrorBodySerializer
+from controlplane.api.shapes import ErrorBodySerializer
 from migration.report import MoveState
 
 _STATES = ", ".join(s.value for s in MoveState)

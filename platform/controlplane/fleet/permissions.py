@@ -1,9 +1,6 @@
 """Who may see and run the pools: the platform's roles (tenants/access.py)."""
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
-from rest_framework.permissions import BasePermission
-from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from controlplane.tenants.access import platform_role
 
@@ -18,10 +15,3 @@ def is_viewer(user: AbstractBaseUser | AnonymousUser) -> bool:
     """Says whether the user may see the pools: whoever has a role of the platform. One query for
     who is no staff."""
     return platform_role(user) is not None
-
-
-class IsOperator(BasePermission):
-    message = "Needs the operator role."
-
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        return is_operator(request.user)

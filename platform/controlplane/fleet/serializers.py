@@ -104,14 +104,3 @@ class HistorySerializer(serializers.Serializer[object]):
         help_text="Instances; p10, median, p90 and the least free one when there are more than 16.",
     )
     points = PointSerializer(many=True)
-
-
-class ErrorBodySerializer(serializers.Serializer[object]):
-    message = serializers.CharField()
-    type = serializers.CharField()
-    param = serializers.CharField(allow_null=True)
-    code = serializers.CharField(allow_null=True)
-
-
-class ErrorSerializer(serializers.Serializer[object]):
-    error = ErrorBodySerializer()

@@ -1,16 +1,8 @@
-"""`/api/v1`: the fleet's API, its schema and its reference page."""
+"""`/api/v1` of the pool."""
 
-from django.contrib.auth.decorators import user_passes_test
 from django.urls import path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from controlplane.fleet import api, api_moves, api_preflight, api_rebalancing, api_requests
-from controlplane.fleet.permissions import IsOperator, is_operator
-
-_session = {
-    "authentication_classes": api.OperatorView.authentication_classes,
-    "permission_classes": [IsOperator],
-}
 
 urlpatterns = [
     path("snapshot", api.SnapshotView.as_view(), name="api-snapshot"),
@@ -36,12 +28,4 @@ urlpatterns = [
     path("rebalancing", api_rebalancing.RebalancingView.as_view(), name="api-rebalancing"),
     path("rebalancing/pause", api_rebalancing.PauseView.as_view(), name="api-rebalancing-pause"),
     path("rebalancing/resume", api_rebalancing.ResumeView.as_view(), name="api-rebalancing-resume"),
-    path("schema/", SpectacularAPIView.as_view(**_session), name="api-schema"),
-    path(
-        "docs/",
-        user_passes_test(is_operator)(
-            SpectacularSwaggerSplitView.as_view(url_name="api-schema", **_session)
-        ),
-        name="api-docs",
-    ),
 ]

@@ -8,9 +8,9 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.api.inputs import read_input
+from controlplane.api.shapes import ErrorSerializer
 from controlplane.fleet.api import OperatorView, whole_number
-from controlplane.fleet.api_moves import read_input
-from controlplane.fleet.serializers import ErrorSerializer
 from controlplane.whatif import serializers as shapes
 from controlplane.whatif.models import RunState, SimulationRun
 from controlplane.whatif.selectors import LIMIT_DEFAULT, LIMIT_MAX, run_get, runs_list
