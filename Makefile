@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 VENV_PYTHON := .venv/bin/python
 export PYTHON
 
-.PHONY: help install up down doctor test lint lock
+.PHONY: help install up down doctor test lint audit lock
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,11 +26,14 @@ down: ## Stop what `make up` started, from another shell.
 doctor: ## Check a running installation like a user would.
 	@$(VENV_PYTHON) manage.py doctor
 
-test: install ## Install what the tests need, then lint and run every test.
+test: install ## Install what the tests need, then lint and run every test (LANES=1: one at a time).
 	@$(VENV_PYTHON) -m ops.test
 
 lint: install ## Formatting, lint rules, types and the rules about imports.
 	@$(VENV_PYTHON) -m ops.lint
+
+audit: install ## Look for known vulnerabilities in the locked dependencies.
+	@$(VENV_PYTHON) -m ops.audit
 
 lock: install ## Make requirements/*.txt anew from pyproject.toml.
 	@$(VENV_PYTHON) -m ops.lock

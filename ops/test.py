@@ -81,7 +81,7 @@ def main() -> int:
     if any(not argument.startswith("-") for argument in arguments):
         command = [sys.executable, "-m", "pytest", *arguments]
         return subprocess.run(command, cwd=ROOT, check=False).returncode
-    count = os.environ.get("LANES", "2")
+    count = os.environ.get("LANES") or "2"
     if count not in ("1", "2"):
         print(f"ferry  | LANES={count!r}: expected 1 or 2")
         return 2
