@@ -102,6 +102,22 @@ class Aborts:
         self._send(by_actor)
         self._listen()
 
+    def abort_anywhere(self, request_id: str, sent_to: InstanceName) -> None:
+        """Ends a request, whichever web process has its stream; that one ends with the engine's
+        last frame. `sent_to`: the instance that took it first."""
+        places = {h.instance: h.actor for h in self._live.holders(request_id)}
+        status = self._live.statuses.get(sent_to)
+        # What is not sent yet from here must not be dropped: its stream would never end.
+        is_ours = bool(self._reader.streams_of([request_id]))
+        if not places and status is not None and not is_ours:
+            places[status.instance] = status.actor
+        told = {instance: actor for instance, actor in places.items() if actor}
+        self._recent.add(request_id, list(told), time.monotonic())
+        for actor in told.values():
+            self._send({actor: [request_id]})
+        # Where it is going to, or will be shown soon, is told then.
+        self._listen()
+
     def _on_stray(self, frame: TokenFrame) -> None:
         if frame.request_id not in self._recent or frame.is_last:
             return

@@ -114,6 +114,10 @@ class Dispatcher:
         """Goes on with these settings (Chooser.use)."""
         self._chooser.use(config)
 
+    def abort_anywhere(self, request_id: str, sent_to: str) -> None:
+        """Ends a request, whichever web process reads it (Aborts.abort_anywhere)."""
+        self._aborts.abort_anywhere(request_id, InstanceName(sent_to))
+
     async def close(self) -> None:
         """Sends what waits in the outboxes."""
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))
