@@ -5,6 +5,7 @@ to start (it imports vLLM's front end, some ten seconds of one core), so it goes
 higher priority. Stop: by `stop_rank`, clients before servers.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -110,6 +111,7 @@ def web_part(host: str, port: int, name: str = "web", restarts_with: tuple[str, 
         *("--no-access-log", "--no-server-header"),
         *("--timeout-graceful-shutdown", str(WEB_GRACE_S)),
         *("--timeout-keep-alive", str(KEEP_ALIVE_S)),
+        *_proxy_options(os.environ.get("FERRY_TRUSTED_PROXIES", "")),
     )
     return Part(
         name,
@@ -119,6 +121,15 @@ def web_part(host: str, port: int, name: str = "web", restarts_with: tuple[str, 
         stop_timeout_s=WEB_GRACE_S + 1,
         start_nice=-19,
     )
+
+
+def _proxy_options(trusted: str) -> tuple[str, ...]:
+    """Returns whose word about a client's address and TLS counts: nobody's unless it was said.
+
+    `trusted`: addresses and networks, separated by commas.
+    """
+    names = ",".join(name.strip() for name in trusted.split(",") if name.strip())
+    return ("--forwarded-allow-ips", names) if names else ("--no-proxy-headers",)
 
 
 def _ray_command(places: Places) -> tuple[str, ...]:

@@ -21,6 +21,11 @@ LOOSE: Final = (
 )
 """For what others wrote: the admin (Alpine.js evaluates attributes) and the API's documentation."""
 LOOSE_PREFIXES: Final = ("/admin/", "/api/v1/schema/")
+PERMISSIONS: Final = ", ".join(
+    f"{feature}=()"
+    for feature in ("camera", "geolocation", "microphone", "payment", "usb", "browsing-topics")
+)
+"""No page asks for any of them. Django itself sends nosniff, opener and referrer policy."""
 
 
 class ContentSecurityPolicy:
@@ -51,6 +56,8 @@ class ContentSecurityPolicy:
 def _with_policy(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     policy = LOOSE if request.path.startswith(LOOSE_PREFIXES) else STRICT
     response.headers.setdefault("Content-Security-Policy", policy)
+    response.headers.setdefault("Permissions-Policy", PERMISSIONS)
+    response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
     return response
 
 
@@ -86,6 +93,11 @@ class RequestId:
         self, request_id: str, answer: Awaitable[HttpResponseBase]
     ) -> HttpResponseBase:
         return _with_id(request_id, await answer)
+
+
+def address_of(request: HttpRequest) -> str | None:
+    """Returns the client's address, as the web server has it from trusted proxies."""
+    return request.META.get("REMOTE_ADDR") or None
 
 
 def request_id_of(request: HttpRequest) -> str:

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.handlers.asgi import ASGIHandler
 
+from controlplane import body_limit
 from controlplane.gateway.exchange import Receive, Scope, Send
 
 
@@ -29,7 +30,13 @@ class PagesApp:
                 manifest = staticfiles_storage.load_manifest()
                 staticfiles_storage.hashed_files, staticfiles_storage.manifest_hash = manifest
             self._handler, self._made_for = ASGIHandler(), collected_at
-        await self._handler(scope, receive, send)
+        try:
+            if body_limit.declared_bytes(scope) > body_limit.BODY_MAX_BYTES:
+                raise body_limit.too_large()
+            await self._handler(scope, body_limit.limited(receive), send)
+        except body_limit.BodyRefused as refused:
+            # Django reads the whole body before it begins to answer: nothing has been sent.
+            await body_limit.send_refusal(send, refused)
 
 
 def _collected_at() -> float | None:

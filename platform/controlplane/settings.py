@@ -1,6 +1,7 @@
 """Django's settings, read once from the environment; the pool's: `engine_pool/config.py`."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import environ
@@ -49,6 +50,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "axes",
     "controlplane.api",
     "controlplane.audit",
     "controlplane.tenants",
@@ -83,6 +85,9 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "controlplane.fleet.middleware.ChosenPool",
+    # Last: it makes the answer to a login that is not even tried.
+    "axes.middleware.AxesMiddleware",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -219,11 +224,48 @@ UNFOLD = {
 
 # A new key is shown in a message, once: in the browser's cookie, never in the session's table.
 MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"
-SESSION_COOKIE_SAMESITE = "Lax"
-SECURE_REFERRER_POLICY = "same-origin"
-# Behind a proxy that ends TLS: cookies go over TLS alone.
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("FERRY_HTTPS", default=False)
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_AGE = 7 * 24 * 3600
+"""Seconds after which a person logs in again."""
+SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+# Behind a proxy that ends TLS: cookies go over TLS alone, and browsers never try without it.
+HTTPS = env.bool("FERRY_HTTPS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if HTTPS else 0
 CSRF_TRUSTED_ORIGINS = env.list("FERRY_TRUSTED_ORIGINS", default=[])
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+"""Bytes of a body, as in body_limit.py, which sees to it before Django does."""
+
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}", "OPTIONS": options}
+    for name, options in {
+        "UserAttributeSimilarityValidator": {},
+        "MinimumLengthValidator": {"min_length": 12},
+        "CommonPasswordValidator": {},
+        "NumericPasswordValidator": {},
+    }.items()
+]
+# A person who fails so often from one address waits; others, and the person elsewhere, do not.
+AXES_FAILURE_LIMIT = env.int("FERRY_LOGIN_ATTEMPTS", default=5)
+AXES_COOLOFF_TIME = timedelta(minutes=env.int("FERRY_LOGIN_PAUSE_MINUTES", default=15))
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_LOCKOUT_CALLABLE = "controlplane.lockout.lockout"
+AXES_RESET_ON_SUCCESS = True
+# What is tried during the wait does not prolong it.
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+# The web server has put the address right already, by proxies that are trusted (ops/parts.py).
+AXES_CLIENT_IP_CALLABLE = "controlplane.middleware.address_of"
+AXES_SENSITIVE_PARAMETERS = ["csrfmiddlewaretoken"]
+AXES_VERBOSE = False
+AXES_ENABLE_ADMIN = False
+"""Ours are in controlplane/tenants/admin_people.py."""
 
 # No CHANNEL_LAYERS: each web process has the whole live view itself, and a socket must open also
 # when the store is away.
@@ -261,6 +303,7 @@ LOGGING = {
     "loggers": {
         # They say at INFO what nobody asked for.
         "httpx": {"level": "WARNING"},
+        "axes": {"level": "WARNING"},
         "vllm": {"level": "ERROR"},
         "torch": {"level": "ERROR"},
         "celery.app.trace": {"level": "WARNING"},
