@@ -15,11 +15,17 @@ COPY_EVENTS_EVERY_S: Final = 3.0
 """The store keeps 1000 events, so even a burst is copied in time."""
 COPY_MOVES_EVERY_S: Final = 2.0
 """A page that lists ended moves is this much behind; a live one is not."""
+PUBLISH_POOLS_EVERY_S: Final = 4.0
+"""After the store has lost its memory, everybody goes on with the pools they know meanwhile."""
 BEAT_EVERY_S: Final = 5.0
 FORGET_EVERY_S: Final = 3600.0
 SIMULATE_EVERY_S: Final = 1.0
 """A what-if run that waits begins so soon after the one before it."""
 TIDY_RUNS_EVERY_S: Final = 10.0
+ROLL_UP_EVERY_S: Final = 5.0
+"""What is not in the sums is added by whoever reads them; few rows, and it stays quick."""
+FIND_UNBILLED_EVERY_S: Final = 15.0
+"""Often within the time that the store keeps ended streams."""
 
 # A task that could not run in time is superseded by the next one: it must not pile up.
 app.conf.beat_schedule = {
@@ -27,6 +33,11 @@ app.conf.beat_schedule = {
         "task": "controlplane.fleet.tasks.beat",
         "schedule": BEAT_EVERY_S,
         "options": {"expires": BEAT_EVERY_S},
+    },
+    "publish pools": {
+        "task": "controlplane.fleet.tasks.publish_pools",
+        "schedule": PUBLISH_POOLS_EVERY_S,
+        "options": {"expires": PUBLISH_POOLS_EVERY_S},
     },
     "copy fleet events": {
         "task": "controlplane.fleet.tasks.copy_events",
@@ -40,6 +51,21 @@ app.conf.beat_schedule = {
     },
     "forget old records": {
         "task": "controlplane.fleet.tasks.forget_old_records",
+        "schedule": FORGET_EVERY_S,
+        "options": {"expires": FORGET_EVERY_S},
+    },
+    "roll up usage": {
+        "task": "controlplane.usage.tasks.roll_up",
+        "schedule": ROLL_UP_EVERY_S,
+        "options": {"expires": ROLL_UP_EVERY_S},
+    },
+    "find unbilled requests": {
+        "task": "controlplane.usage.tasks.find_unbilled",
+        "schedule": FIND_UNBILLED_EVERY_S,
+        "options": {"expires": FIND_UNBILLED_EVERY_S},
+    },
+    "forget old sums": {
+        "task": "controlplane.usage.tasks.forget_old_sums",
         "schedule": FORGET_EVERY_S,
         "options": {"expires": FORGET_EVERY_S},
     },

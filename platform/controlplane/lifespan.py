@@ -5,9 +5,10 @@ import signal
 import threading
 from types import FrameType
 
-from controlplane.fleet.watch import fleet_watch
+from controlplane.fleet.watch import watches_start, watches_stop
 from controlplane.gateway.exchange import Receive, Send
 from controlplane.gateway.pools import Pools
+from controlplane.usage.prices import price_book
 
 
 async def run_lifespan(receive: Receive, send: Send, pools: Pools) -> None:
@@ -15,13 +16,16 @@ async def run_lifespan(receive: Receive, send: Send, pools: Pools) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
+            price_book().start()
             await pools.start()
-            fleet_watch().start()
+            watches_start()
+            pools.listen(watches_start)
             _hear_of_stop(pools)
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
-            await fleet_watch().stop()
+            await watches_stop()
             await pools.stop()
+            await asyncio.to_thread(price_book().stop)
             await send({"type": "lifespan.shutdown.complete"})
             return
 

@@ -77,11 +77,7 @@ class RequestRecord(models.Model):
             models.Index(fields=["key_id", "-arrived_at"], name="request_key"),
             models.Index(fields=["model", "-arrived_at"], name="request_model"),
             models.Index(fields=["instance", "-arrived_at"], name="request_instance"),
-            models.Index(
-                fields=["client_request_id"],
-                condition=~models.Q(client_request_id=""),
-                name="request_client_id",
-            ),
+            models.Index(fields=["client_request_id"], name="request_client_id"),
             models.Index(
                 fields=["tenant", "ended_at"],
                 condition=models.Q(is_rolled=False),

@@ -71,8 +71,10 @@ class SloState:
     burn_30m: float | None = None
     burn_1h: float | None = None
     burn_6h: float | None = None
+    burn_3d: float | None = None
     """Burn rates: 1 uses up the budget exactly by the window's end."""
     alert: Literal["page", "ticket", ""] = ""
     """What multi-window burn rate alerts say."""
     series: tuple[SloPoint, ...] = ()
-    """Oldest first, hours or days."""
+    """Oldest first, an hour or a day each, those with requests; none when there are too many states
+    to draw (slo_selectors.SERIES_MAX)."""

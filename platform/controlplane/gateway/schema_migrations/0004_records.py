@@ -68,9 +68,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="requestrecord",
             index=models.Index(
-                condition=models.Q(("client_request_id", ""), _negated=True),
-                fields=["client_request_id"],
-                name="request_client_id",
+                fields=["client_request_id"], name="request_client_id"
             ),
         ),
         migrations.AddIndex(

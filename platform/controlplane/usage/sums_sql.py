@@ -1,0 +1,117 @@
+"""The statements behind the sums: what is rolled up and what is not yet, in one snapshot.
+
+Each question is one statement of several parts (UNION ALL), so that a roll-up that runs at the same
+moment is seen whole or not at all. A group may come once from each part: the caller adds them up.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db.models import Count, Q, QuerySet, Sum, Value
+from django.db.models.functions import TruncHour
+
+from controlplane.gateway.models import MISSED, RequestRecord, RequestStatus
+from controlplane.usage.models import SloMinutes, UsageHour
+from controlplane.usage.rollups import LONG_S, SHORT_S, USAGE_SUMS
+
+VALID: Final = Q(is_ttft_met__isnull=False) | Q(is_tpot_met__isnull=False)
+FAILED: Final = Q(status=RequestStatus.FAILED)
+Row = tuple[Any, ...]
+
+
+def usage_parts(
+    groups: Sequence[str], *, tenants: Collection[int] | None, since: datetime, until: datetime
+) -> Iterator[Row]:
+    """Yields (the groups' values, USAGE_SUMS) of the requests that ended in the time.
+
+    `groups`: fields of UsageHour. `tenants`: None: all. `since`, `until`: whole hours. One query.
+    """
+    rolled = _of(UsageHour.objects.filter(hour__gte=since, hour__lt=until), tenants)
+    waiting = _of(_unrolled(since).filter(ended_at__lt=until), tenants)
+    if "hour" in groups:
+        waiting = waiting.annotate(hour=TruncHour("ended_at", tzinfo=UTC))
+    added = {name: Sum(name) for name in USAGE_SUMS}
+    counted = {
+        "requests": Count("pk"),
+        "failed": Count("pk", filter=FAILED),
+        "partial": Count("pk", filter=Q(is_partial=True) & ~FAILED),
+        **{name: Sum(name) for name in USAGE_SUMS[3:]},
+    }
+    parts = _grouped(rolled, groups, added), _grouped(waiting, groups, counted)
+    # Without groups a part without rows gives one row of NULLs.
+    return (row for row in parts[0].union(parts[1], all=True) if row[len(groups)])
+
+
+def slo_parts(
+    *, tenants: Collection[int] | None, start: datetime, sinces: Mapping[str, datetime]
+) -> Iterator[Row]:
+    """Yields (tenant's id, class, requests, met, TTFT missed, TPOT missed, failed since `start`,
+    then requests and missed ones of each of `sinces`, in their order). One query.
+
+    `start`: a whole hour; `sinces`: whole five minutes.
+    """
+    none = Value(0)
+    short_names = [f"{kind}_{name}" for name in sinces for kind in ("valid", "missed")]
+    hours = _of(SloMinutes.objects.filter(length_s=LONG_S, at__gte=start), tenants)
+    window = {
+        "in_window": Sum("requests"),
+        "in_met": Sum("met"),
+        "in_ttft": Sum("ttft_missed"),
+        "in_tpot": Sum("tpot_missed"),
+        "in_failed": Sum("failed"),
+    }
+    first = min(sinces.values(), default=start)
+    minutes = _of(SloMinutes.objects.filter(length_s=SHORT_S, at__gte=first), tenants)
+    short: dict[str, Any] = {}
+    counted: dict[str, Any] = {
+        "in_window": Count("pk"),
+        "in_met": Count("pk") - Count("pk", filter=MISSED),
+        "in_ttft": Count("pk", filter=Q(is_ttft_met=False) & ~FAILED),
+        "in_tpot": Count("pk", filter=Q(is_tpot_met=False) & ~FAILED),
+        "in_failed": Count("pk", filter=FAILED),
+    }
+    for name, since in sinces.items():
+        late = Q(at__gte=since)
+        short[f"valid_{name}"] = Sum("requests", filter=late, default=0)
+        short[f"missed_{name}"] = Sum("requests", filter=late, default=0) - Sum(
+            "met", filter=late, default=0
+        )
+        ended = Q(ended_at__gte=since)
+        counted[f"valid_{name}"] = Count("pk", filter=ended)
+        counted[f"missed_{name}"] = Count("pk", filter=ended & MISSED)
+    groups = ("tenant_id", "priority_class")
+    waiting = _of(_unrolled(start).filter(VALID), tenants)
+    parts = (
+        _grouped(hours, groups, window | dict.fromkeys(short_names, none)),
+        _grouped(minutes, groups, dict.fromkeys(window, none) | short),
+        _grouped(waiting, groups, counted),
+    )
+    return iter(parts[0].union(parts[1], parts[2], all=True))
+
+
+def slo_series_parts(*, tenants: Collection[int] | None, start: datetime) -> Iterator[Row]:
+    """Yields (tenant's id, class, hour, requests, met) since `start`, a whole hour. One query."""
+    groups = ("tenant_id", "priority_class", "at")
+    hours = _of(SloMinutes.objects.filter(length_s=LONG_S, at__gte=start), tenants)
+    ended = TruncHour("ended_at", tzinfo=UTC)
+    waiting = _of(_unrolled(start).filter(VALID), tenants).annotate(at=ended)
+    left = _grouped(hours, groups, {"valid": Sum("requests"), "good": Sum("met")})
+    counted = {"valid": Count("pk"), "good": Count("pk") - Count("pk", filter=MISSED)}
+    return iter(left.union(_grouped(waiting, groups, counted), all=True))
+
+
+def _unrolled(since: datetime) -> "QuerySet[RequestRecord]":
+    return RequestRecord.objects.filter(is_rolled=False, ended_at__gte=since)
+
+
+def _of(rows: "QuerySet[Any]", tenants: Collection[int] | None) -> "QuerySet[Any]":
+    return rows if tenants is None else rows.filter(tenant_id__in=sorted(tenants))
+
+
+def _grouped(
+    rows: "QuerySet[Any]", groups: Sequence[str], sums: Mapping[str, Any]
+) -> "QuerySet[Any, Row]":
+    # Names of their own: a sum may be called as a field is.
+    named = {f"sum_{name}": expression for name, expression in sums.items()}
+    return rows.order_by().values(*groups).annotate(**named).values_list(*groups, *named)
