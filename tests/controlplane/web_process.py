@@ -8,6 +8,7 @@ from typing import Any
 import redis
 
 from controlplane.gateway.app import GatewayApp
+from controlplane.gateway.limits import admission_of
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.runtime import Runtime
 from controlplane.tenants.key_cache import KeyCache
@@ -73,6 +74,7 @@ async def running(
         yield made
     finally:
         await made.runtime.stop()
+        await admission_of(made.pools).stop()
 
 
 def tokens_of(web: Web, text: str) -> list[int]:

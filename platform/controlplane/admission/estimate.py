@@ -31,12 +31,15 @@ class Estimate:
         return self.prompt_tokens + self.output_tokens
 
 
+NOTHING: Final = Estimate(0, 0)
+
+
 def estimate_of(
     body: Mapping[str, object], *, choices: int, context_tokens: int | None
 ) -> Estimate:
     """Returns what to reserve for a request's body, as vLLM's request models read it.
 
-    `choices`: answers that are asked for; `context_tokens`: longest prompt plus output, if known.
+    `choices`: answers to each prompt; `context_tokens`: longest prompt plus output, if known.
     """
     prompt = _prompt_tokens(body)
     wanted = body.get("max_completion_tokens") or body.get("max_tokens")
@@ -46,7 +49,7 @@ def estimate_of(
         prompt = min(prompt, context_tokens * _prompts(body))
         each = prompt // _prompts(body)
         output = max(1, min(output, context_tokens - each))
-    return Estimate(prompt, output * max(1, choices))
+    return Estimate(prompt, output * max(1, choices) * _prompts(body))
 
 
 def _prompt_tokens(body: Mapping[str, object]) -> int:

@@ -24,6 +24,7 @@ from controlplane.admission.store import AdmissionStore
 from controlplane.admission.verdict import (
     BUDGET_UNKNOWN,
     DUPLICATE,
+    PoolLimits,
     Standing,
     Verdict,
     cost_units,
@@ -104,6 +105,7 @@ class Admission:
         One round trip, unless the store has forgotten what the tenant has spent this month.
         Raises: StoreAway, BudgetUnknown.
         """
+        self.start()
         pool = self._sources.pool_limits(asked.pool)
         units = self._cost_units(asked.model, asked.estimate.prompt_tokens, 0,
                                  asked.estimate.output_tokens)  # fmt: skip
@@ -125,9 +127,9 @@ class Admission:
             await self._load_spent(asked.tenant_id, month)
         raise BudgetUnknown
 
-    def pool_tokens_per_minute(self, pool: str) -> int | None:
-        """Returns a pool's own limit."""
-        return self._sources.pool_limits(pool).tokens_per_minute
+    def pool_limits(self, pool: str) -> PoolLimits:
+        """Returns a pool's own limits."""
+        return self._sources.pool_limits(pool)
 
     async def look(self, tenant_id: int, limits: Limits) -> Standing:
         """Returns how full a tenant's limits are. Raises: STORE_ERRORS."""
@@ -136,6 +138,7 @@ class Admission:
 
     def hold(self, lease: Lease) -> None:
         """Begins to renew the lease of a request that was admitted."""
+        self.start()
         self.leases[lease.request_id] = lease
 
     def take_over(self, lease: Lease) -> None:
@@ -162,6 +165,11 @@ class Admission:
         """Leaves a lease that nobody here renews any more: its request goes on for a while."""
         if self._drop(lease):
             self._add(self._change("d", lease, round(for_s * 1000)))
+
+    def settle_left(self, lease: Lease) -> None:
+        """Charges what a request that was let go has used until its end."""
+        if lease.request_id not in self.leases:
+            self._add(self._change("s", lease))
 
     def forget(self, lease: Lease) -> None:
         """Stops renewing: another connection has the request now."""

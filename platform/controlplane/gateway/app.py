@@ -1,13 +1,15 @@
 """The API as an ASGI application, beside Django's own (controlplane/asgi.py joins them)."""
 
 import asyncio
+import functools
 import logging
 import time
 from typing import Final
 
-from controlplane.gateway import exchange, metrics
+from controlplane.gateway import exchange, limits
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse, ClientGone, Receive, Scope, Send
+from controlplane.gateway.key_access import taken_away
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.views import Views
 from controlplane.tenants.key_cache import KeyCache
@@ -24,6 +26,8 @@ class GatewayApp:
 
     def __init__(self, pools: Pools, keys: KeyCache) -> None:
         self._views = Views(pools, keys)
+        self._admission = limits.admission_of(pools)
+        self._admission.taken_away = functools.partial(taken_away, keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = exchange.read_head(scope)
@@ -48,6 +52,8 @@ class GatewayApp:
     async def _serve(self, request: ApiRequest, send: Send) -> None:
         response = await self._answer(request)
         try:
+            if request.policy is not None and not limits.has_standing(response.headers):
+                response.headers |= await limits.standing_headers(self._admission, request.policy)
             await self._send(send, request, response)
         finally:
             if response.stream is not None:
@@ -58,8 +64,7 @@ class GatewayApp:
             view = self._views.find(request.method, request.path)
             return await view(request)
         except ApiError as error:
-            if error.status in (429, 503):
-                metrics.REJECTIONS.labels(error.code or "other").inc()
+            limits.count_rejection(error)
             return exchange.from_error(error)
         except Exception:
             logger.exception("request %s failed", request.request_id)
@@ -74,10 +79,11 @@ class GatewayApp:
             level = logging.DEBUG if request.method == "GET" else logging.INFO
             access_log.log(
                 level,
-                "%s %s %d %.0f ms id=%s",
+                "%s %s %d %.0f ms id=%s%s",
                 request.method,
                 request.path,
                 response.status,
                 (time.monotonic() - request.arrived_s) * 1000,
                 request.request_id,
+                f" trace={request.trace_id}" if request.trace_id else "",
             )

@@ -102,6 +102,10 @@ class Call:
         return self.places is not None
 
     @property
+    def is_accepted(self) -> bool:
+        return self.accepted.is_set()
+
+    @property
     def migration_ms(self) -> float:
         """The reader's waits for moves: the whole gaps between the tokens before and after each
         move, a normal step's time included; of several choices the one that waited longest."""

@@ -1,38 +1,38 @@
 """From a body to an answer: the life of one API request in this process (ARCHITECTURE.md).
 
 1. read the body with vLLM's own request model, refuse what is not served
-2. render and tokenize, send to an engine (front end, dispatcher)
-3. answer: events as the tokens come, or one JSON
-4. at the end, whatever it is: stop the engine, count, write the record
+2. reserve what it needs of the limits, or refuse (limits.py)
+3. render and tokenize, send to an engine (front end, dispatcher)
+4. answer: events as the tokens come, or one JSON
+5. at the end, whatever it is: stop the engine, settle, count, write the record (ending.py)
 """
 
 import asyncio
 import json
-import time
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from controlplane.gateway import metrics
+from controlplane.admission.estimate import NOTHING, Estimate, estimate_of
+from controlplane.admission.leases import Lease
+from controlplane.admission.service import Admission
+from controlplane.gateway import limits
 from controlplane.gateway.call import Call, Migration, current_call
+from controlplane.gateway.ending import Ending
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.fields import check_fields, class_of
-from controlplane.gateway.left_calls import LeftEnd
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.resume import record_fields
 from controlplane.gateway.runtime import Runtime
 from controlplane.tenants.selectors import NO_TARGET, KeyPolicy, Target
-from engine_pool.errors import ServerStopping, StreamGone, StreamSuperseded
 
 if TYPE_CHECKING:
     from controlplane.gateway.frontend.serving import FrontEnd
 
 ID_PREFIXES: Final = {"chat": "chatcmpl-", "completions": "cmpl-", "responses": "chatcmpl-"}
 """What vLLM, like OpenAI, puts before the ids of each endpoint."""
-_GOES_ON: Final = (StreamSuperseded.code, ServerStopping.code)
-"""Errors that end a connection, but not its request."""
 TTFT_HEADER: Final = "x-slo-ttft-ms"
 TPOT_HEADER: Final = "x-slo-tpot-ms"
 """What a request wants to be promised, in place of its tenant's SLO."""
@@ -48,8 +48,17 @@ class Completion:
     request: Any
     """vLLM's ChatCompletionRequest or CompletionRequest."""
     created_unix_s: int
+    policy: KeyPolicy
+    """Of whoever asks."""
+    admission: Admission
     detach_s: float = 0.0
     """How long the engine goes on when the client leaves; 0: not at all."""
+    estimate: Estimate = NOTHING
+    """What is reserved for it; nothing for one that is resumed."""
+    lease: Lease | None = None
+    """What it holds of the limits, once it is admitted."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of the answer: how full the limits are."""
 
     @property
     def choices(self) -> int:
@@ -85,7 +94,13 @@ def read(
     call.target = target_of(headers, policy.targets.get(call.priority_class, NO_TARGET))
     created_unix_s = int(call.arrived_unix_s)
     call.fields = record_fields(call, raw, created_unix_s)
-    return Completion(runtime, call, to_request(front, call, body), created_unix_s)
+    request = to_request(front, call, body)
+    admission = limits.admission_of(pools)
+    completion = Completion(runtime, call, request, created_unix_s, policy, admission)
+    completion.estimate = estimate_of(
+        body, choices=request.n or 1, context_tokens=runtime.client.view.max_model_len
+    )
+    return completion
 
 
 def target_of(headers: Mapping[str, str], promised: Target) -> Target:
@@ -94,7 +109,7 @@ def target_of(headers: Mapping[str, str], promised: Target) -> Target:
     Raises: ApiError 400 naming the header.
     """
     found = {}
-    for header, field in ((TTFT_HEADER, "ttft_ms"), (TPOT_HEADER, "tpot_ms")):
+    for header, name in ((TTFT_HEADER, "ttft_ms"), (TPOT_HEADER, "tpot_ms")):
         if (text := headers.get(header)) is None:
             continue
         try:
@@ -103,7 +118,7 @@ def target_of(headers: Mapping[str, str], promised: Target) -> Target:
             value = 0.0
         if not 0 < value < float("inf"):
             raise ApiError(400, f"{header} must be milliseconds, above 0.", param=header)
-        found[field] = value
+        found[name] = value
     return replace(promised, **found)
 
 
@@ -112,12 +127,15 @@ def to_request(front: "FrontEnd", call: Call, body: Mapping[str, Any]) -> Any:
     ours = {k: v for k, v in body.items() if k not in ("service_tier", "priority", "request_id")}
     request_id = call.request_id.removeprefix(ID_PREFIXES[call.endpoint])
     call.needs_parser = front.reasons or bool(body.get("tools"))
-    return front.parse(call.endpoint, {**ours, "request_id": request_id})
+    # It may have been asked for by an alias.
+    model = front.models.base_model_paths[0].name
+    return front.parse(call.endpoint, {**ours, "model": model, "request_id": request_id})
 
 
 async def answer(completion: Completion) -> bytes:
     """Returns the whole answer as JSON. Raises: ApiError."""
     front = completion.runtime.ready_front()
+    await limits.enter(completion)
     ending = Ending(front, completion)
     current_call.set(completion.call)
     try:
@@ -155,7 +173,7 @@ class EventStream:
     ) -> None:
         self._front = completion.runtime.ready_front()
         self._completion = completion
-        self._ending = Ending(self._front, completion)
+        self._ending: Ending | None = None
         self._events = events
         self._chunks: AsyncGenerator[str, None] | None = None
         self._first: asyncio.Future[str | None] | None = None
@@ -164,6 +182,8 @@ class EventStream:
     async def start(self) -> None:
         """Returns once an engine has taken the request. Raises: ApiError; close it then too."""
         call = self._completion.call
+        await limits.enter(self._completion)
+        self._ending = ending = Ending(self._front, self._completion)
         current_call.set(call)
         try:
             self._chunks = await self._front.chunks(self._completion.request)
@@ -176,7 +196,7 @@ class EventStream:
             if not call.accepted.is_set() and call.failure is not None:
                 raise self._front.error_of(call.failure)
         except ApiError as error:
-            self._ending.fail(error)
+            ending.fail(error)
             raise
 
     def __aiter__(self) -> "EventStream":
@@ -204,9 +224,11 @@ class EventStream:
             if self._chunks is not None:
                 await self._chunks.aclose()
         finally:
-            self._ending.close()
+            if self._ending is not None:
+                self._ending.close()
 
     def _note_end(self) -> None:
+        assert self._ending is not None, "start comes first"
         failure = self._completion.call.failure
         if failure is not None:
             self._ending.fail(self._front.error_of(failure))
@@ -214,87 +236,8 @@ class EventStream:
             self._ending.outcome = "failed" if self._events.has_failed else "completed"
 
 
-class Ending:
-    """How a call ends; what is not said otherwise is that its client left. Closed once."""
-
-    def __init__(self, front: "FrontEnd", completion: Completion) -> None:
-        self.outcome = "cancelled"
-        self._error_code = ""
-        self._is_our_fault = True
-        self._runtime = completion.runtime
-        self._front = front
-        self._completion = completion
-        self._is_closed = False
-        metrics.OPEN.inc()
-
-    def fail(self, error: ApiError) -> None:
-        """Notes why it failed."""
-        self.outcome, self._error_code = "failed", error.code or str(error.status)
-        self._is_our_fault = error.status >= 500
-
-    def close(self) -> None:
-        """Stops the engine, or lets it go on for a while; counts; writes the record."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        metrics.OPEN.dec()
-        call = self._completion.call
-        may_come_back = self._completion.detach_s > 0 and call.accepted.is_set()
-        if self.outcome == "cancelled" and may_come_back:
-            self.outcome = "detached"
-            left = self._front.llm.detach(call, self._end_left)
-            self._runtime.abort_later(left, self._completion.detach_s)
-        else:
-            self._front.llm.end(call)
-            self._runtime.expire(call.request_id)
-        _count(call, self.outcome)
-        if self.outcome != "detached" and not self._goes_on():
-            self._record(self.outcome)
-
-    def _end_left(self, end: LeftEnd) -> None:
-        """Takes the end of a call whose client had left and that nobody has resumed."""
-        if end.error is not None:
-            self.fail(self._front.error_of(end.error))
-        self._runtime.expire(self._completion.call.request_id)
-        self._record(end.outcome)
-
-    def _goes_on(self) -> bool:
-        """Says whether somebody else will know how the request ended: another connection that has
-        resumed it or will, or the worker (usage/unbilled.py)."""
-        call = self._completion.call
-        if call.is_resumed and self._error_code == StreamGone.code:
-            return True
-        return call.accepted.is_set() and self._error_code in _GOES_ON
-
-    def _record(self, outcome: str) -> None:
-        """Adds the request's one row."""
-        self._runtime.records.add(
-            self._completion.call,
-            outcome,
-            self._error_code,
-            is_our_fault=self._is_our_fault,
-            is_partial=outcome not in ("completed", "detached"),
-        )
-
-
 async def _next(chunks: AsyncGenerator[str, None]) -> str | None:
     return await anext(chunks, None)
-
-
-def _count(call: Call, outcome: str) -> None:
-    if call.is_resumed:
-        # Its times are those of a replay.
-        metrics.REQUESTS.labels(call.endpoint, f"resumed_{outcome}").inc()
-        return
-    metrics.REQUESTS.labels(call.endpoint, outcome).inc()
-    label = call.priority_class.value
-    metrics.E2E_S.labels(label).observe(time.monotonic() - call.arrived_s)
-    if call.first_token_s is None or call.last_token_s is None:
-        return
-    metrics.TTFT_S.labels(label).observe(call.first_token_s - call.arrived_s)
-    gaps = max(call.choice_tokens.values(), default=0) - 1
-    if gaps > 0:
-        metrics.TPOT_S.labels(label).observe((call.last_token_s - call.first_token_s) / gaps)
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from controlplane.gateway import completions
+from controlplane.gateway import completions, limits
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import ApiError, error_body
+from controlplane.gateway.exchange import address_of
+from controlplane.gateway.key_access import authenticate
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.responses import ResponseEvents, to_chat_body
-from controlplane.gateway.views import authenticate, resume_completion
+from controlplane.gateway.views import resume_completion
 from controlplane.tenants.key_cache import KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 
@@ -41,7 +43,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         super().__init__()
         self.pools = kwargs["pools"]
         self.keys = kwargs["keys"]
-        self._policy: KeyPolicy | None = None
+        self._key = ""
+        """The whole key: what it allows is looked up for each answer."""
         self._headers: dict[str, str] = {}
         self._answer: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -71,14 +74,14 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         try:
             message = _read(text_data)
             kind = message.get("type")
-            if self._policy is None:
+            if not self._key:
                 if kind != "auth":
                     raise ApiError(401, "Send your key first.", "invalid_api_key")
                 await self._authenticate(str(message.get("api_key", "")))
             elif kind == "response.create":
-                self._begin(self._new(message, self._policy), None)
+                self._begin(self._new(message, await self._policy()), None)
             elif kind == "response.resume":
-                await self._resume(message, self._policy)
+                await self._resume(message, await self._policy())
             elif kind == "response.cancel":
                 self._is_cancelling = True
                 await self._stop_answer()
@@ -86,22 +89,31 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             else:
                 raise ApiError(400, f"Unknown message type {kind!r}.", param="type")
         except ApiError as error:
-            await self._say_error(error)
-            if error.status == 401:
-                await self.close(POLICY)
-            elif error.status == 503:
-                await self.close(TRY_LATER)
+            await self._refuse(error)
 
     async def _authenticate(self, text: str) -> None:
         try:
-            self._policy = await authenticate(self.keys, text)
+            await authenticate(self.keys, text, address_of(self.scope))
+            self._key = text
         except ApiError as error:
-            await self._say_error(error)
-            await self.close(POLICY if error.status == 401 else TRY_LATER)
+            await self._refuse(error)
+
+    async def _policy(self) -> KeyPolicy:
+        """Returns what the key allows now. Raises: ApiError."""
+        return await authenticate(self.keys, self._key, address_of(self.scope))
 
     async def _close_unless_known(self) -> None:
-        if self._policy is None:
+        if not self._key:
             await self.close(POLICY)
+
+    async def _refuse(self, error: ApiError) -> None:
+        """Says why a message is not followed; ends the socket where no other one would be."""
+        limits.count_rejection(error)
+        await self._say_error(error)
+        if error.status in (401, 403):
+            await self.close(POLICY)
+        elif error.status == 503:
+            await self.close(TRY_LATER)
 
     def _new(self, message: dict[str, Any], policy: KeyPolicy) -> Completion:
         raw = json.dumps(to_chat_body(message)).encode()
@@ -139,7 +151,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             if self.pools.is_stopping:
                 await self.close(GOING_AWAY)
         except ApiError as error:
-            await self._say(events.failed(error_body(error)["error"]))
+            limits.count_rejection(error)
+            await self._say(events.failed(_facts(error)))
         except asyncio.CancelledError:
             if self._is_cancelling:
                 await self._say(events.cancelled())
@@ -163,6 +176,12 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
 
     async def _say_error(self, error: ApiError) -> None:
         await self.send(json.dumps({"type": "error", **error_body(error)}, ensure_ascii=False))
+
+
+def _facts(error: ApiError) -> dict[str, object]:
+    """Returns the error with what HTTP says in headers."""
+    wait = {} if error.retry_after_ms is None else {"retry_after_ms": error.retry_after_ms}
+    return {**error_body(error)["error"], **wait}
 
 
 def _read(text: str | None) -> dict[str, Any]:

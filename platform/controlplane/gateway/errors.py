@@ -5,6 +5,7 @@ what it can mend says after how many seconds.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -26,10 +27,23 @@ class ApiError(Exception):
     param: str | None = None
     retry_after_s: int | None = None
     type: str = field(default="")
+    retry_after_ms: int | None = None
+    """The same more exactly; either may be given."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """More headers of the answer."""
 
     def __post_init__(self) -> None:
         Exception.__init__(self, self.message)
         self.type = self.type or _type_of(self.status)
+        if self.retry_after_ms is None and self.retry_after_s is not None:
+            self.retry_after_ms = self.retry_after_s * 1000
+
+
+class AccessEnded(PoolError):
+    """A request that ran was ended: its key was revoked or its tenant blocked."""
+
+    code = "permission_denied"
+    retryable = False
 
 
 _TYPES = {
@@ -43,6 +57,7 @@ _POOL_STATUS = {
     "store_unavailable": (503, STARTING_RETRY_S),
     "server_stopping": (503, OVERLOADED_RETRY_S),
     "instance_lost": (503, OVERLOADED_RETRY_S),
+    "pool_removed": (410, None),
     "engine_refused": (503, OVERLOADED_RETRY_S),
     "engine_failed": (503, STARTING_RETRY_S),
     "context_length_exceeded": (400, None),
@@ -50,6 +65,7 @@ _POOL_STATUS = {
     "stream_superseded": (410, None),
     "stream_abandoned": (410, None),
     "request_expired": (410, None),
+    "permission_denied": (403, None),
 }
 
 
@@ -59,7 +75,7 @@ def _type_of(status: int) -> str:
     return _TYPES.get(HTTPStatus(status), "invalid_request_error")
 
 
-def error_body(error: ApiError) -> dict[str, object]:
+def error_body(error: ApiError) -> dict[str, dict[str, object]]:
     """Returns the error as clients know it."""
     return {
         "error": {

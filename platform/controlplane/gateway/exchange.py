@@ -7,6 +7,7 @@ headers.
 
 import asyncio
 import contextlib
+import math
 import re
 import time
 import uuid
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from controlplane.gateway.errors import ApiError, error_json
 from controlplane.gateway.sse import PING
+from controlplane.tenants.selectors import KeyPolicy
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,6 +33,10 @@ PING_CHECK_S: Final = 4.0
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 """What of a client's X-Request-Id is taken over into logs and headers."""
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?"
+)
+"""W3C's Trace Context; what does not fit is ignored, as it says."""
 
 
 @dataclass(slots=True)
@@ -44,6 +50,12 @@ class ApiRequest:
     body: bytes
     request_id: str
     arrived_s: float = field(default_factory=time.monotonic)
+    address: str = ""
+    """Of the client; behind a trusted proxy as that tells it."""
+    trace_id: str = ""
+    """Of the client's `traceparent`; stands in the log."""
+    policy: KeyPolicy | None = None
+    """Of its key, once that is known."""
 
 
 @dataclass(slots=True)
@@ -59,10 +71,10 @@ class ApiResponse:
 
 def from_error(error: ApiError) -> ApiResponse:
     """Returns the answer for an error, with Retry-After where waiting helps."""
-    headers = {}
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(error.retry_after_s)
-        headers["retry-after-ms"] = str(error.retry_after_s * 1000)
+    headers = dict(error.headers)
+    if error.retry_after_ms is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1000)))
+        headers["retry-after-ms"] = str(error.retry_after_ms)
     return ApiResponse(error.status, error_json(error).encode(), headers=headers)
 
 
@@ -71,7 +83,22 @@ def read_head(scope: Scope) -> ApiRequest:
     headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
     given = headers.get("x-request-id", "")
     request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-    return ApiRequest(scope["method"], scope["path"], headers, b"", request_id)
+    trace = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
+    return ApiRequest(
+        scope["method"],
+        scope["path"],
+        headers,
+        b"",
+        request_id,
+        address=address_of(scope),
+        trace_id=trace[1] if trace else "",
+    )
+
+
+def address_of(scope: Scope) -> str:
+    """Returns the client's address, empty when the server does not know it."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 async def read_body(request: ApiRequest, receive: Receive) -> None:

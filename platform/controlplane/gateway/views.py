@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from controlplane.gateway import completions, resume
-from controlplane.gateway.call import Call
+from controlplane.gateway import completions, limits, resume
 from controlplane.gateway.completions import Completion, EventStream
-from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
+from controlplane.gateway.errors import ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse
 from controlplane.gateway.fields import check_fields
+from controlplane.gateway.key_access import NO_KEY, authenticate
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.sse import Mark, Numbering, TellMove, move_comment, parse_mark
-from controlplane.tenants.key_cache import DatabaseAway, KeyCache
+from controlplane.tenants.key_cache import KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 
 DETACH_HEADER: Final = "x-ferry-detach-s"
@@ -109,7 +109,9 @@ class Views:
         runtime = self._pools.for_model(body.get("model"), policy)
         front = runtime.ready_front()
         check_fields(body, front.fields(endpoint), is_simulated=False)
-        return ApiResponse(body=await front.tokenize(front.parse(endpoint, body)))
+        return ApiResponse(
+            body=await front.tokenize(front.parse(endpoint, {**body, "model": runtime.model_name}))
+        )
 
     async def _complete(self, request: ApiRequest, endpoint: str) -> ApiResponse:
         policy = await self._authenticate(request)
@@ -119,10 +121,11 @@ class Views:
         headers = {**request.headers, "x-request-id": request.request_id}
         completion = completions.read(self._pools, endpoint, request.body, policy, headers)
         completion.detach_s = self._detach_s(request)
+        tells = _tells(request)
         if completion.request.stream:
-            return await self._stream(completion, None, _tells(request))
+            return await self._stream(completion, None, tells)
         body = await completions.answer(completion)
-        return ApiResponse(body=body, headers=_place(completion.call))
+        return ApiResponse(body=body, headers=_place(completion))
 
     async def _resume_by_path(self, request: ApiRequest, endpoint: str) -> ApiResponse:
         policy = await self._authenticate(request)
@@ -157,18 +160,15 @@ class Views:
         except BaseException:
             await events.aclose()
             raise
-        return ApiResponse(content_type=EVENTS, stream=events, headers=_place(call))
+        return ApiResponse(content_type=EVENTS, stream=events, headers=_place(completion))
 
     async def _authenticate(self, request: ApiRequest) -> KeyPolicy:
-        """Returns what the request's key allows. Raises: ApiError 401, 503 without a database."""
+        """Returns what the request's key allows. Raises: ApiError 401, 403, 503 (key_access.py)."""
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not text:
-            raise ApiError(
-                401,
-                "No API key: send it as `Authorization: Bearer sk-...`.",
-                "invalid_api_key",
-            )
-        return await authenticate(self._keys, text.strip())
+            raise ApiError(401, NO_KEY, "invalid_api_key")
+        request.policy = await authenticate(self._keys, text.strip(), request.address)
+        return request.policy
 
     def _detach_s(self, request: ApiRequest) -> float:
         text = request.headers.get(DETACH_HEADER)
@@ -198,23 +198,8 @@ async def resume_completion(
     if runtime is None:
         raise ApiError(404, f"There is no stream {request_id} to resume.", "stream_not_found")
     request = completions.to_request(runtime.ready_front(), found.call, resume.body_of(found))
-    return Completion(runtime, found.call, request, found.created_unix_s)
-
-
-async def authenticate(keys: KeyCache, text: str) -> KeyPolicy:
-    """Returns what a key allows. Raises: ApiError 401, 503 without a database."""
-    try:
-        policy = await keys.find(text)
-    except DatabaseAway:
-        raise ApiError(
-            503,
-            "Keys cannot be checked now: the database does not answer.",
-            "database_unavailable",
-            retry_after_s=STARTING_RETRY_S,
-        ) from None
-    if policy is None:
-        raise ApiError(401, "This API key is wrong, expired or revoked.", "invalid_api_key")
-    return policy
+    admission = limits.admission_of(pools)
+    return Completion(runtime, found.call, request, found.created_unix_s, policy, admission)
 
 
 _DOORS: Final[dict[str, dict[str, str]]] = {
@@ -243,8 +228,9 @@ def _by_pattern(method: str, path: str) -> tuple[dict[str, str], str | None]:
     return doors, doors.get(method)
 
 
-def _place(call: Call) -> dict[str, str]:
-    return {INSTANCE_HEADER: call.instance} if call.instance else {}
+def _place(completion: Completion) -> dict[str, str]:
+    instance = completion.call.instance
+    return completion.headers | ({INSTANCE_HEADER: instance} if instance else {})
 
 
 def _tells(request: ApiRequest) -> TellMove | None:

@@ -81,6 +81,10 @@ class KeyCache:
             self._used[policy.key_id] = now
         return policy
 
+    async def policy_of(self, public_id: str) -> KeyPolicy | None:
+        """Returns what a key allows now, without its secret. Raises: DatabaseAway."""
+        return (await self._entry(public_id)).policy
+
     async def _entry(self, public_id: str) -> _Entry:
         entry = self._entries.get(public_id)
         now_s = self._clock()
