@@ -108,8 +108,7 @@ def web_part(host: str, port: int, name: str = "web", restarts_with: tuple[str, 
     command = (
         *(sys.executable, "-m", "uvicorn", "controlplane.asgi:application"),
         *("--host", host, "--port", str(port), "--loop", "uvloop", "--http", "httptools"),
-        # Which proxies are trusted is the application's to know (FERRY_TRUSTED_PROXIES).
-        *("--no-access-log", "--no-server-header", "--no-proxy-headers"),
+        *("--no-access-log", "--no-server-header"),
         *("--timeout-graceful-shutdown", str(WEB_GRACE_S)),
         *("--timeout-keep-alive", str(KEEP_ALIVE_S)),
         *_proxy_options(os.environ.get("FERRY_TRUSTED_PROXIES", "")),

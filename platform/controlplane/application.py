@@ -3,9 +3,7 @@
 from typing import Any
 
 from channels.routing import URLRouter
-from django.conf import settings
 from django.urls import path
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane.gateway.app import PREFIXES, GatewayApp
 from controlplane.gateway.consumers import ResponsesConsumer
@@ -26,7 +24,7 @@ sockets = URLRouter([path("v1/responses", api_socket), *page_sockets])
 _socket_paths = {f"/{pattern.pattern}" for pattern in sockets.routes}
 
 
-async def route(scope: Scope, receive: Receive, send: Send) -> None:
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Hands a connection to the part that answers it."""
     if scope["type"] == "lifespan":
         admission = admission_of(pools())
@@ -45,8 +43,3 @@ async def route(scope: Scope, receive: Receive, send: Send) -> None:
         # Before the handshake is accepted, the server makes a 403 of it.
         await receive()
         await send({"type": "websocket.close", "code": 1008})
-
-
-application: Any = ProxyHeadersMiddleware(route, settings.TRUSTED_PROXIES)
-"""Takes a client's address and scheme from X-Forwarded-*, of trusted proxies alone (the server's
-own part of this is off: `--no-proxy-headers`)."""

@@ -129,22 +129,6 @@ USE_TZ = True
 LOGIN_URL = "/login/"
 LOGIN_REDIRECT_URL = "/"
 
-def _networks(name: str) -> list[str]:
-    """Returns the IP addresses and networks of a variable. Raises: ImproperlyConfigured."""
-    found = [text.strip() for text in env.list(name, default=[]) if text.strip()]
-    for text in found:
-        try:
-            ipaddress.ip_network(text)
-        except ValueError:
-            raise ImproperlyConfigured(
-                f"{name}: {text!r} is no IP address or network (10.0.0.0/8)."
-            ) from None
-    return found
-
-
-TRUSTED_PROXIES = _networks("FERRY_TRUSTED_PROXIES")
-"""Whose X-Forwarded-For and X-Forwarded-Proto are believed."""
-
 # The API's front end.
 TOOL_PARSER = env.str("FERRY_TOOL_PARSER", default="hermes")
 """vLLM's parser of tool calls; empty: `tool_choice` auto is refused."""
