@@ -18,6 +18,7 @@ from controlplane.tenants.models import Tenant
 from controlplane.tenants.passwords import password_change
 from web.context_processors import THEME_COOKIE, THEMES
 from web.views.access import PageRequest, signed_in, with_access
+from web.views.welcome import wants_welcome
 
 THEME_KEPT_S = 365 * 24 * 3600
 
@@ -34,7 +35,10 @@ class LogoutView(DjangoLogoutView):
 @signed_in
 @require_safe
 def home(request: PageRequest) -> HttpResponse:
-    """Goes to the first page by role: the cluster, the person's tenant, or their tenants."""
+    """Goes to the first page by role: the first steps until a request has come, the cluster, the
+    person's tenant, or their tenants."""
+    if wants_welcome(request):
+        return HttpResponseRedirect(reverse("web:welcome"))
     if request.access.sees_all:
         return HttpResponseRedirect(reverse("web:cluster"))
     slugs = list(
