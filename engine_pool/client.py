@@ -129,6 +129,19 @@ def pool_client() -> PoolClient:
     return PoolClient(PoolConfig.from_env(os.environ))
 
 
+_served: list[PoolClient] = []
+
+
+def serve_clients(clients: Sequence[PoolClient]) -> None:
+    """Notes which pools this process serves now, the default one first."""
+    _served[:] = clients
+
+
+def served_clients() -> list[PoolClient]:
+    """Returns the clients of all pools that this process serves; none before it has begun to."""
+    return list(_served)
+
+
 async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
     """Cancels tasks until they have ended; gives up on one that does not end."""
     pending = set(tasks)

@@ -53,6 +53,16 @@ class PoolKeys:
         return self._key("rebalancing")
 
     @property
+    def preflight(self) -> str:
+        """The last result of a pre-flight of moves."""
+        return self._key("migration:preflight")
+
+    @property
+    def preflight_running(self) -> str:
+        """Held while a pre-flight measures; two at once would measure each other."""
+        return self._key("migration:preflight-running")
+
+    @property
     def events_copied_to(self) -> str:
         """The last event that is in the database."""
         return self._key("events-copied-to")
@@ -73,6 +83,8 @@ class PoolKeys:
             self.moves_ended,
             self.migration,
             self.rebalancing,
+            self.preflight,
+            self.preflight_running,
             self.events_copied_to,
             self.moves_copied_to,
         )

@@ -55,6 +55,10 @@ class PoolSpec:
     band_high_steps: float | None = None
     min_instances: int = 1
     max_instances: int = 8
+    requests_per_minute: int | None = None
+    """Limits of all tenants together, kept by the gateway; None: no limit."""
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,22 @@
 """Start and stop of a web process, as its ASGI server announces them."""
 
 import asyncio
+import logging
 import signal
 import threading
 from types import FrameType
+from typing import Final
 
+from controlplane.fleet.publishing import pools_publish_soon
 from controlplane.fleet.watch import watches_start, watches_stop
 from controlplane.gateway.exchange import Receive, Send
 from controlplane.gateway.pools import Pools
 from controlplane.usage.prices import price_book
+
+logger = logging.getLogger(__name__)
+
+PUBLISH_TIMEOUT_S: Final = 3.0
+"""The pages come up without store and database, too."""
 
 
 async def run_lifespan(receive: Receive, send: Send, pools: Pools) -> None:
@@ -17,6 +25,7 @@ async def run_lifespan(receive: Receive, send: Send, pools: Pools) -> None:
         message = await receive()
         if message["type"] == "lifespan.startup":
             price_book().start()
+            await _publish()
             await pools.start()
             watches_start()
             pools.listen(watches_start)
@@ -28,6 +37,14 @@ async def run_lifespan(receive: Receive, send: Send, pools: Pools) -> None:
             await asyncio.to_thread(price_book().stop)
             await send({"type": "lifespan.shutdown.complete"})
             return
+
+
+async def _publish() -> None:
+    """Says which pools are wanted before they are looked for; the worker does so again."""
+    try:
+        await asyncio.wait_for(asyncio.to_thread(pools_publish_soon), PUBLISH_TIMEOUT_S)
+    except TimeoutError:
+        logger.warning("the database or the store is slow; the pools are told of later")
 
 
 def _hear_of_stop(pools: Pools) -> None:

@@ -12,9 +12,10 @@ from django.db import OperationalError
 from controlplane.audit.models import AuditEntry, AuditResult
 from controlplane.fleet import move_rows, moves
 from controlplane.fleet.models import MigrationRecord
-from controlplane.fleet.move_rows import COPIED_TO, migrations_copy, migrations_give_up
+from controlplane.fleet.move_rows import migrations_copy, migrations_give_up
 from controlplane.fleet.moves import migration_cancel, migration_request
 from engine_pool.errors import InstanceLost, MoveRefused, RequestNotRunning
+from engine_pool.pool_keys import FIRST
 from engine_pool.view import MOVES_ENDED, Bulletin
 from migration.report import MoveState
 from tests.controlplane.moving_pool import MovingPool, aborted, committed, report_of
@@ -133,7 +134,7 @@ def test_a_move_goes_on_though_the_database_does_not_answer(
 def test_a_row_written_late_does_not_undo_the_end(pool: MovingPool, olga: User) -> None:
     move = committed("m1")
     move_rows.row_of(move, "default").save()
-    moves._write_asked(report_of("m1", state=MoveState.ASKED))
+    moves._write_asked(report_of("m1", state=MoveState.ASKED), "default")
     assert MigrationRecord.objects.get().state == "committed"
 
 
@@ -189,7 +190,7 @@ def test_copying_again_changes_nothing(
     Bulletin(store).report_move(committed("m1"))
     assert copy() == 1
     assert copy() == 0
-    store.delete(COPIED_TO)
+    store.delete(FIRST.moves_copied_to)
     assert copy() == 1
     assert MigrationRecord.objects.count() == 1
 

@@ -114,7 +114,7 @@ def test_it_is_resumed_once(watch: SimpleNamespace, olga: User, store_url: str) 
 def test_a_store_that_is_away_is_told_and_leaves_an_audit_row(
     watch: SimpleNamespace, olga: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = SimpleNamespace(store=connect_async("redis://127.0.0.1:1/0"))
+    away = SimpleNamespace(store=connect_async("redis://127.0.0.1:1/0"), config=PoolConfig())
     monkeypatch.setattr(rebalancing, "pool_client", lambda: away)
     with pytest.raises(StoreUnavailable):
         rebalancing_pause(user=olga, minutes=15, reason="")
@@ -229,20 +229,20 @@ def test_the_row_has_the_pools_own_thresholds() -> None:
 def test_metrics_have_bounded_labels() -> None:
     found = {
         (s.name, *s.labels.values()): s.value
-        for family in families_of(RebalancingFacts(PAUSE, REPORT), NOW)
+        for family in families_of({"default": RebalancingFacts(PAUSE, REPORT)}, NOW)
         for s in family.samples
     }
-    assert found[("ferry:rebalancer_paused",)] == 1
-    assert found[("ferry:rebalancer_rounds_total",)] == 77
-    assert found[("ferry:rebalancer_moves_started_total",)] == 12
-    assert found[("ferry:rebalancer_moves_refused_total", "no_blocks")] == 2
-    assert found[("ferry:rebalancer_moves_refused_total", "other")] == 1
-    assert found[("ferry:rebalancer_last_round_age_seconds",)] == pytest.approx(0.2)
-    assert found[("ferry:rebalancer_state", "on")] == 1
+    assert found[("ferry:rebalancer_paused", "default")] == 1
+    assert found[("ferry:rebalancer_rounds_total", "default")] == 77
+    assert found[("ferry:rebalancer_moves_started_total", "default")] == 12
+    assert found[("ferry:rebalancer_moves_refused_total", "default", "no_blocks")] == 2
+    assert found[("ferry:rebalancer_moves_refused_total", "default", "other")] == 1
+    assert found[("ferry:rebalancer_last_round_age_seconds", "default")] == pytest.approx(0.2)
+    assert found[("ferry:rebalancer_state", "default", "on")] == 1
 
 
 def test_without_a_report_only_the_pause_is_known() -> None:
-    (paused,) = families_of(RebalancingFacts(), NOW)
+    (paused,) = families_of({"default": RebalancingFacts()}, NOW)
     assert [s.value for s in paused.samples] == [0.0]
 
 

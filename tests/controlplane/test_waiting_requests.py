@@ -75,14 +75,14 @@ async def test_a_stream_begins_when_there_is_room(
         body = {"messages": MESSAGES, "stream": True}
         asked = w.ask("POST", "/v1/chat/completions", body, authorization=auth)
         await queued(w, 1)
-        assert await metric(w, 'ferry:gateway_waiting{priority_class="normal"}') == 1
+        assert await metric(w, 'ferry:gateway_waiting{pool="default",priority_class="normal"}') == 1
         assert asked.status == 0
         assert w.gate.requests == []
         make_room(w)
         await until(lambda: bool(w.gate.requests))
         speak(store, w.engine_ids[0], tokens_of(w, TEXT))
         assert text_of(await asked.events()) == TEXT
-        assert await metric(w, 'ferry:gateway_waiting{priority_class="normal"}') == 0
+        assert await metric(w, 'ferry:gateway_waiting{pool="default",priority_class="normal"}') == 0
         waits = 'ferry:gateway_wait_seconds_count{priority_class="normal"}'
         assert await metric(w, waits) >= 1
 

@@ -10,6 +10,7 @@ from rest_framework.response import Response
 
 from controlplane.api.inputs import read_input
 from controlplane.fleet.api_moves import REFUSED, MoveView
+from controlplane.fleet.choice import served_pool
 from controlplane.fleet.move_serializers import MoveErrorSerializer
 from controlplane.fleet.rebalancing import (
     MINUTES_MAX,
@@ -118,7 +119,7 @@ class ResumeView(MoveView):
 def _body(facts: RebalancingFacts) -> dict[str, Any]:
     now_unix_s = time.time()
     state, why = state_of(facts, now_unix_s)
-    rule, report = pool_client().config.policy.rebalance, facts.report
+    rule, report = (served_pool() or pool_client()).config.policy.rebalance, facts.report
     holds = facts.pause is not None and facts.pause.holds(now_unix_s)
     # Before the pool process has said anything its settings are this process's own.
     told: Any = report or rule

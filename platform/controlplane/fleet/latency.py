@@ -6,7 +6,7 @@ alone.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import Histogram
@@ -20,12 +20,13 @@ Buckets = tuple[tuple[float, float], ...]
 """(upper bound in s, how many so far up to it), bounds growing, the last one infinite."""
 
 
-def read_buckets(histogram: Histogram) -> Buckets:
-    """Returns the histogram's state, all its labels together."""
+def read_buckets(histogram: Histogram, labels: Mapping[str, str] | None = None) -> Buckets:
+    """Returns the histogram's state where it has these labels, all others together."""
+    wanted = (labels or {}).items()
     counts: dict[float, float] = {}
     for metric in histogram.collect():
         for sample in metric.samples:
-            if sample.name.endswith("_bucket"):
+            if sample.name.endswith("_bucket") and wanted <= sample.labels.items():
                 bound_s = float(sample.labels["le"])
                 counts[bound_s] = counts.get(bound_s, 0.0) + sample.value
     return tuple(sorted(counts.items()))

@@ -1,7 +1,7 @@
 """Between a move's report and its row, and the tasks that bring ended moves into the database."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -10,13 +10,12 @@ import msgspec
 import redis
 
 from controlplane.fleet.models import MigrationRecord
-from engine_pool.view import MOVES, MOVES_ENDED, decode_move
+from engine_pool.pool_keys import FIRST, PoolKeys
+from engine_pool.view import decode_move
 from migration.report import MoveReport, MoveState
 
 logger = logging.getLogger(__name__)
 
-COPIED_TO: Final = "ferry:moves-copied-to"
-"""Store key: the last entry that is in the database; it goes with the store's memory."""
 BATCH_MOVES: Final = 500
 SILENT_AFTER_S: Final = 120.0
 """A row waits so long for its move's first report or its end. The pool process ends what engines
@@ -32,15 +31,15 @@ _UPDATED: Final = [
 ]
 
 
-def migrations_copy(*, store: "redis.Redis[bytes]", pool: str) -> int:
+def migrations_copy(*, store: "redis.Redis[bytes]", pool: str, keys: PoolKeys = FIRST) -> int:
     """Copies moves that have ended, oldest first; returns how many. Safe to repeat and to run twice
     at once.
 
     Raises: redis.RedisError, DatabaseError; nothing is lost then.
     """
-    last = store.get(COPIED_TO)
+    last = store.get(keys.moves_copied_to)
     low = f"({last.decode()}" if last else "-"
-    entries = store.xrange(MOVES_ENDED, low, "+", count=BATCH_MOVES)
+    entries = store.xrange(keys.moves_ended, low, "+", count=BATCH_MOVES)
     if entries:
         moves = newest_of(_decoded(fields[b"m"] for _, fields in entries))
         MigrationRecord.objects.bulk_create(
@@ -49,18 +48,20 @@ def migrations_copy(*, store: "redis.Redis[bytes]", pool: str) -> int:
             unique_fields=["migration_id"],
             update_fields=_UPDATED,
         )
-        store.set(COPIED_TO, entries[-1][0])
+        store.set(keys.moves_copied_to, entries[-1][0])
     return len(entries)
 
 
-def migrations_give_up(*, store: "redis.Redis[bytes]", now: datetime) -> int:
+def migrations_give_up(
+    *, store: "redis.Redis[bytes]", now: datetime, keys: Sequence[PoolKeys] = (FIRST,)
+) -> int:
     """Ends rows of moves that nobody reports any more: their engines died, or the store lost its
     memory. Returns how many.
 
     A row that is wrong about it is put right by the move's own end, should that still come.
     Raises: redis.RedisError, DatabaseError.
     """
-    heard = [migration_id.decode() for migration_id in store.hkeys(MOVES)]
+    heard = [name.decode() for one in keys for name in store.hkeys(one.moves)]
     rows = MigrationRecord.objects.filter(
         state__in=GOING_ON, started_at__lt=now - timedelta(seconds=SILENT_AFTER_S)
     ).exclude(migration_id__in=heard)

@@ -9,9 +9,10 @@ from typing import Final
 
 from django.db.models import Q, QuerySet
 
+from controlplane.fleet.choice import chosen_pool
 from controlplane.fleet.models import MigrationRecord
 from controlplane.fleet.move_rows import GOING_ON, ended_at, report_of, total_ms
-from engine_pool.client import pool_client
+from engine_pool.client import PoolClient, pool_client, served_clients
 from migration.report import MoveReport, MoveState
 
 LIMIT_MAX: Final = 200
@@ -111,7 +112,8 @@ class DowntimePoint:
 
 def migration_get(migration_id: str) -> MigrationDetail | None:
     """Returns a move: as it is now, else as it ended; None when there is none of this id."""
-    live = pool_client().view.moves.get(migration_id)
+    clients = served_clients() or [pool_client()]
+    live = next(filter(None, (c.view.moves.get(migration_id) for c in clients)), None)
     if live is not None and live.state.is_end:
         return _detail(live, is_live=True)
     row = MigrationRecord.objects.filter(migration_id=migration_id).first()
@@ -124,10 +126,17 @@ def migration_get(migration_id: str) -> MigrationDetail | None:
     return _detail(kept, is_live=False)
 
 
+def _clients() -> list[PoolClient]:
+    """Returns the clients of the pools that are looked at: the chosen one, or all."""
+    clients = served_clients() or [pool_client()]
+    wanted = chosen_pool()
+    return [c for c in clients if not wanted or c.config.pool == wanted]
+
+
 def migrations_list(filters: MigrationFilters, limit: int) -> MigrationPage:
     """Returns the newest `limit` moves (at most LIMIT_MAX) of the live view and the database."""
     limit = max(1, min(limit, LIMIT_MAX))
-    live = list(pool_client().view.moves.values())
+    live = [move for client in _clients() for move in list(client.view.moves.values())]
     ids = [m.migration_id for m in live]
     ended = MigrationRecord.objects.filter(migration_id__in=ids).exclude(state__in=GOING_ON)
     known = {row.migration_id: report_of(row) for row in ended}
@@ -202,6 +211,8 @@ def migrations_of_request(request_id: str) -> Sequence[Migration]:
 
 def _rows(filters: MigrationFilters) -> "QuerySet[MigrationRecord]":
     rows = MigrationRecord.objects.all()
+    if pool := chosen_pool():
+        rows = rows.filter(pool=pool)
     if filters.state is not None:
         rows = rows.filter(state__in=GOING_ON if filters.state == GOES_ON else [filters.state])
     if filters.instance is not None:

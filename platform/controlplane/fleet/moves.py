@@ -18,7 +18,7 @@ from django.db import DatabaseError
 
 from controlplane.audit.models import AuditEntry, AuditResult
 from controlplane.fleet.move_rows import row_of
-from engine_pool.client import pool_client
+from engine_pool.client import PoolClient, pool_client, served_clients
 from engine_pool.errors import InstanceLost, MoveRefused, PoolError
 from engine_pool.live_view import LiveView
 from engine_pool.moves import MovePlan, Moves
@@ -61,7 +61,8 @@ def migration_request(
         user.get_username(), request_id, destination or None, reason.strip(), uuid.uuid4().hex[:12]
     )
     try:
-        move = async_to_sync(_begin)(pool_client().view, pool_client().moves, wish)
+        client = _client_with(request_id)
+        move = async_to_sync(_begin)(client.view, client.moves, wish)
     except PoolError as error:
         _write_audit(_refused(error, _audit_of(wish)))
         raise
@@ -69,7 +70,7 @@ def migration_request(
     audit.request_id, audit.reason = move.request_id, move.reason
     audit.before, audit.after = {"instance": move.source}, {"instance": move.destination}
     _write_audit(audit)
-    _write_asked(move)
+    _write_asked(move, client.config.pool)
     return move
 
 
@@ -78,7 +79,8 @@ def migration_plan(*, request_id: str) -> MovePlan:
 
     Raises: RequestNotRunning; MoveRefused (`ambiguous_request`).
     """
-    return async_to_sync(_plan)(pool_client().view, pool_client().moves, request_id)
+    client = _client_with(request_id)
+    return async_to_sync(_plan)(client.view, client.moves, request_id)
 
 
 def migration_cancel(
@@ -88,7 +90,8 @@ def migration_cancel(
 
     Raises: MoveRefused when none of this id goes on; InstanceLost.
     """
-    move = pool_client().view.moves.get(migration_id)
+    client = _client_moving(migration_id)
+    move = client.view.moves.get(migration_id)
     audit = AuditEntry(
         who=user.get_username(),
         action=CANCEL,
@@ -100,7 +103,7 @@ def migration_cancel(
         before={"state": move.state.value} if move else None,
     )
     try:
-        async_to_sync(pool_client().moves.cancel)(migration_id)
+        async_to_sync(client.moves.cancel)(migration_id)
     except PoolError as error:
         _write_audit(_refused(error, audit))
         raise
@@ -144,8 +147,7 @@ async def _begin(live: LiveView, moves: Moves, wish: _Wish) -> MoveReport:
 
 
 async def _plan(live: LiveView, moves: Moves, request_id: str) -> MovePlan:
-    shown = (r.request_id for load in live.loads.values() for r in (*load.running, *load.waiting))
-    found = engine_requests(request_id, shown)
+    found = engine_requests(request_id, _shown(live))
     if len(found) > 1:
         names = ", ".join(found[:_CHILDREN_NAMED])
         more = len(found) - _CHILDREN_NAMED
@@ -155,6 +157,26 @@ async def _plan(live: LiveView, moves: Moves, request_id: str) -> MovePlan:
             "ambiguous_request",
         )
     return moves.plan(found[0] if found else request_id)
+
+
+def _client_with(request_id: str) -> PoolClient:
+    """Returns the client of the pool that has the request; of the first one when none has."""
+    clients = served_clients() or [pool_client()]
+    for client in clients:
+        if engine_requests(request_id, _shown(client.view)):
+            return client
+    return clients[0]
+
+
+def _client_moving(migration_id: str) -> PoolClient:
+    """Returns the client of the pool in which a move goes on; of the first one when none knows."""
+    clients = served_clients() or [pool_client()]
+    return next((c for c in clients if migration_id in c.view.moves), clients[0])
+
+
+def _shown(live: LiveView) -> list[str]:
+    loads = list(live.loads.values())
+    return [r.request_id for load in loads for r in (*load.running, *load.waiting)]
 
 
 def _steps(freeness: float | None) -> str:
@@ -200,10 +222,10 @@ def _write_audit(audit: AuditEntry) -> None:
         logger.exception("this audit row could not be written: %s, %s", audit, audit.detail)
 
 
-def _write_asked(move: MoveReport) -> None:
+def _write_asked(move: MoveReport, pool: str) -> None:
     try:
         # Ignored when it has ended meanwhile and the worker was faster.
-        row = row_of(move, pool_client().config.pool)
+        row = row_of(move, pool)
         type(row).objects.bulk_create([row], ignore_conflicts=True)
     except DatabaseError:
         logger.exception("the move %s is not in the database yet", move.migration_id)

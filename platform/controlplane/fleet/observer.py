@@ -91,6 +91,11 @@ class Observer:
             observed_since_unix_s=now_unix_s,
         )
 
+    def use(self, *, desired: int, policy: PolicySettings) -> None:
+        """Shows the pool with these wishes and rules from the next picture on."""
+        self._desired = desired
+        self.policy = policy
+
     def look(self) -> Picture:
         """Returns a picture at most `LOOK_EVERY_S` old. Safe in every thread."""
         with self._lock:

@@ -19,21 +19,24 @@ import redis
 import redis.asyncio
 from asgiref.sync import async_to_sync
 
+from controlplane.fleet.choice import served_pool
 from controlplane.fleet.preflight import LENGTHS, judge, pairs_of
 from controlplane.fleet.preflight_values import Found, Pair, PairWay, PreflightReport
 from engine_pool.client import PoolClient, pool_client
 from engine_pool.config import PoolConfig
 from engine_pool.errors import InstanceLost, MoveRefused, PoolError, StoreUnavailable
 from engine_pool.move_facts import MoveFacts, read_move_facts
+from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.types import EngineKind, InstanceState
 from migration.stages import StageLimits
 
 logger = logging.getLogger(__name__)
 
-KEPT: Final = "ferry:migration:preflight"
-"""Store key: the last result, as JSON. It is about engines that live, and goes with the store."""
-RUNNING: Final = "ferry:migration:preflight-running"
-"""Store key: held while a run measures; two at once would measure each other."""
+KEPT: Final = FIRST.preflight
+"""Store key of the first pool: the last result, as JSON. It is about engines that live, and goes
+with the store."""
+RUNNING: Final = FIRST.preflight_running
+"""The same: held while a run measures; two at once would measure each other."""
 RUN_TIMEOUT_S: Final = 60.0
 """Of all measuring together: 12 pairs that answer take 2 s; one that does not takes 10."""
 STORE_TIMEOUT_S: Final = 5.0
@@ -53,12 +56,16 @@ class _Measured:
 
 def preflight_get() -> PreflightReport | None:
     """Returns the last run's result, for pages and API; None: none. Raises: StoreUnavailable."""
-    return async_to_sync(preflight_last)(pool_client().store)
+    return async_to_sync(preflight_last)(_client().store, _client().config.keys)
+
+
+def _client() -> PoolClient:
+    return served_pool() or pool_client()
 
 
 def preflight_measure(lengths: Sequence[int] = LENGTHS) -> PreflightReport:
     """Runs it anew, for pages and API; see `preflight_run`."""
-    return async_to_sync(preflight_run)(pool_client(), lengths)
+    return async_to_sync(preflight_run)(_client(), lengths)
 
 
 async def preflight_run(client: PoolClient, lengths: Sequence[int] = LENGTHS) -> PreflightReport:
@@ -68,25 +75,29 @@ async def preflight_run(client: PoolClient, lengths: Sequence[int] = LENGTHS) ->
     """
     token = uuid.uuid4().hex
     async with _answering():
-        is_ours = await client.store.set(RUNNING, token, nx=True, ex=int(2 * RUN_TIMEOUT_S))
+        is_ours = await client.store.set(
+            client.config.keys.preflight_running, token, nx=True, ex=int(2 * RUN_TIMEOUT_S)
+        )
     if not is_ours:
         raise PreflightRunning("A pre-flight is measuring now; ask for its result in a moment.")
     try:
         report = judge(await _find(client), lengths)
         async with _answering():
-            await client.store.set(KEPT, msgspec.json.encode(report))
+            await client.store.set(client.config.keys.preflight, msgspec.json.encode(report))
     finally:
-        await _let_go(client.store, token)
+        await _let_go(client.store, token, client.config.keys)
     return report
 
 
-async def preflight_last(store: "redis.asyncio.Redis[bytes]") -> PreflightReport | None:
+async def preflight_last(
+    store: "redis.asyncio.Redis[bytes]", keys: PoolKeys = FIRST
+) -> PreflightReport | None:
     """Returns the last run's result; None when there was none, or another version wrote it.
 
     Raises: StoreUnavailable.
     """
     async with _answering():
-        kept = await store.get(KEPT)
+        kept = await store.get(keys.preflight)
     if kept is None:
         return None
     try:
@@ -96,10 +107,10 @@ async def preflight_last(store: "redis.asyncio.Redis[bytes]") -> PreflightReport
         return None
 
 
-async def _facts(store: "redis.asyncio.Redis[bytes]") -> MoveFacts:
+async def _facts(store: "redis.asyncio.Redis[bytes]", keys: PoolKeys) -> MoveFacts:
     async with _answering():
         try:
-            return await read_move_facts(store)
+            return await read_move_facts(store, keys)
         except ValueError as error:
             logger.error("what the pool says about moves cannot be read: %s", error)
             return MoveFacts()
@@ -107,7 +118,7 @@ async def _facts(store: "redis.asyncio.Redis[bytes]") -> MoveFacts:
 
 async def _find(client: PoolClient) -> Found:
     view, config = client.view, client.config
-    facts = await _facts(client.store)
+    facts = await _facts(client.store, config.keys)
     serving = sorted(s.instance for s in view.statuses.values() if s.state is InstanceState.SERVING)
     measured = await _measure(client, serving)
     steps = [load.step_ms for n in serving if (load := view.loads.get(n)) and load.step_ms]
@@ -155,13 +166,13 @@ async def _measure_pair(client: PoolClient, pair: Pair) -> PairWay:
     return PairWay(pair.source, pair.destination, way.bytes_per_s, way.round_trip_ms)
 
 
-async def _let_go(store: "redis.asyncio.Redis[bytes]", token: str) -> None:
+async def _let_go(store: "redis.asyncio.Redis[bytes]", token: str, keys: PoolKeys) -> None:
     try:
         async with _answering():
-            if await store.get(RUNNING) == token.encode():
-                await store.delete(RUNNING)
+            if await store.get(keys.preflight_running) == token.encode():
+                await store.delete(keys.preflight_running)
     except StoreUnavailable:
-        logger.warning("%s goes by itself, the store does not answer", RUNNING)
+        logger.warning("%s goes by itself, the store does not answer", keys.preflight_running)
 
 
 @contextlib.asynccontextmanager

@@ -17,6 +17,7 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import DatabaseError
 
 from controlplane.audit.models import AuditEntry, AuditResult
+from controlplane.fleet.choice import served_pool
 from controlplane.fleet.watch import fleet_watch
 from engine_pool.client import pool_client
 from engine_pool.errors import MoveRefused, PoolError, StoreUnavailable
@@ -56,7 +57,8 @@ def rebalancing_resume(*, user: AbstractBaseUser | AnonymousUser, reason: str = 
 
 def rebalancing_get() -> RebalancingFacts:
     """Reads what the store says now. Raises: StoreUnavailable."""
-    found = async_to_sync(_asked)(read_facts(pool_client().store))
+    client = served_pool() or pool_client()
+    found = async_to_sync(_asked)(read_facts(client.store, client.config.keys))
     fleet_watch().observer.rebalancing = found
     return found
 
@@ -76,7 +78,8 @@ def _change(who: str, action: str, pause: Pause | None, reason: str) -> None:
         audit.before = {"pause": asdict(before.pause)} if before.pause and is_paused else None
         if pause is None and not is_paused:
             raise MoveRefused("Rebalancing is not paused.", "not_paused")
-        async_to_sync(_asked)(write_pause(pool_client().store, pause))
+        client = served_pool() or pool_client()
+        async_to_sync(_asked)(write_pause(client.store, pause, client.config.keys))
     except PoolError as error:
         is_refused = isinstance(error, MoveRefused)
         audit.result = AuditResult.REFUSED if is_refused else AuditResult.FAILED

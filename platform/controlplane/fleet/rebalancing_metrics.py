@@ -3,7 +3,7 @@
 Every web process tells all of them. Counters begin anew when the pool process does.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import REGISTRY
@@ -19,9 +19,11 @@ _OTHER: Final = "other"
 
 
 class RebalancerCollector(Collector):
-    """Of one web process; registers itself. `look` returns what the store said last."""
+    """Of one web process; registers itself. `look` returns what the store said last, by pool."""
 
-    def __init__(self, look: Callable[[], RebalancingFacts], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, look: Callable[[], Mapping[str, RebalancingFacts]], clock: Callable[[], float]
+    ) -> None:
         self._look = look
         self._clock = clock
         REGISTRY.register(self)
@@ -33,43 +35,53 @@ class RebalancerCollector(Collector):
         return families_of(self._look(), self._clock())
 
 
-def families_of(facts: RebalancingFacts, now_unix_s: float) -> list[Metric]:
-    """Returns the metrics; those that need a report are left out without one."""
+def families_of(facts: Mapping[str, RebalancingFacts], now_unix_s: float) -> list[Metric]:
+    """Returns the metrics of all pools; those that need a report are left out without one."""
     paused = GaugeMetricFamily(
-        "ferry:rebalancer_paused", "1 while an operator has paused automatic moves."
+        "ferry:rebalancer_paused",
+        "1 while an operator has paused automatic moves.",
+        labels=["pool"],
     )
-    paused.add_metric([], float(facts.pause is not None and facts.pause.holds(now_unix_s)))
-    report = facts.report
-    if report is None:
-        return [paused]
     states = GaugeMetricFamily(
-        "ferry:rebalancer_state", "1 for the state that the rebalancer is in.", labels=["state"]
+        "ferry:rebalancer_state",
+        "1 for the state that the rebalancer is in.",
+        labels=["pool", "state"],
     )
-    for state in RebalancerState:
-        states.add_metric([state.value], float(report.state is state))
-    rounds = CounterMetricFamily("ferry:rebalancer_rounds", "Rounds of rebalancing.")
-    rounds.add_metric([], report.rounds_total)
-    started = CounterMetricFamily("ferry:rebalancer_moves_started", "Moves that it began.")
-    started.add_metric([], report.started_total)
+    rounds = CounterMetricFamily(
+        "ferry:rebalancer_rounds", "Rounds of rebalancing.", labels=["pool"]
+    )
+    started = CounterMetricFamily(
+        "ferry:rebalancer_moves_started", "Moves that it began.", labels=["pool"]
+    )
     refused = CounterMetricFamily(
         "ferry:rebalancer_moves_refused",
         "Moves that it asked for and that did not begin, or were aborted.",
-        labels=["code"],
+        labels=["pool", "code"],
     )
-    for code, count in _bounded(report.refused_total).items():
-        refused.add_metric([code], count)
-    families: list[Metric] = [paused, states, rounds, started, refused]
-    if report.last_round_unix_s is not None:
-        age = GaugeMetricFamily("ferry:rebalancer_last_round_age_seconds", "Since its last round.")
-        age.add_metric([], max(0.0, now_unix_s - report.last_round_unix_s))
-        families.append(age)
-    if report.round_ms is not None:
-        took = GaugeMetricFamily(
-            "ferry:rebalancer_round_seconds", "What deciding the last round took."
-        )
-        took.add_metric([], report.round_ms / 1000)
-        families.append(took)
-    return families
+    age = GaugeMetricFamily(
+        "ferry:rebalancer_last_round_age_seconds", "Since its last round.", labels=["pool"]
+    )
+    took = GaugeMetricFamily(
+        "ferry:rebalancer_round_seconds", "What deciding the last round took.", labels=["pool"]
+    )
+    for pool, known in facts.items():
+        is_paused = known.pause is not None and known.pause.holds(now_unix_s)
+        paused.add_metric([pool], float(is_paused))
+        report = known.report
+        if report is None:
+            continue
+        for state in RebalancerState:
+            states.add_metric([pool, state.value], float(report.state is state))
+        rounds.add_metric([pool], report.rounds_total)
+        started.add_metric([pool], report.started_total)
+        for code, count in _bounded(report.refused_total).items():
+            refused.add_metric([pool, code], count)
+        if report.last_round_unix_s is not None:
+            age.add_metric([pool], max(0.0, now_unix_s - report.last_round_unix_s))
+        if report.round_ms is not None:
+            took.add_metric([pool], report.round_ms / 1000)
+    families: list[Metric] = [paused, states, rounds, started, refused, age, took]
+    return [family for family in families if family.samples]
 
 
 def _bounded(refused: dict[str, int]) -> dict[str, int]:

@@ -28,9 +28,7 @@ def events_copy(*, store: "redis.Redis[bytes]", keys: PoolKeys = FIRST) -> int:
     entries = store.xrange(keys.events, low, "+", count=BATCH_EVENTS)
     if not entries:
         return 0
-    rows = [
-        _to_row(entry.decode(), decode_event(fields[b"e"]), keys) for entry, fields in entries
-    ]
+    rows = [_to_row(entry.decode(), decode_event(fields[b"e"]), keys) for entry, fields in entries]
     FleetEventRecord.objects.bulk_create(rows, ignore_conflicts=True)
     store.set(keys.events_copied_to, entries[-1][0])
     return len(rows)

@@ -7,21 +7,30 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.fleet import move_rows, services
+from controlplane.fleet import move_rows, publishing, services
 from engine_pool.store import connect
 
 
 @shared_task
 def copy_events() -> None:
     """Brings new fleet events into the database."""
-    services.events_copy(store=_store())
+    for keys in publishing.pool_keys().values():
+        services.events_copy(store=_store(), keys=keys)
 
 
 @shared_task
 def copy_moves() -> None:
     """Brings moves that have ended into the database, and ends those that nobody reports."""
-    move_rows.migrations_copy(store=_store(), pool=settings.POOL.pool)
-    move_rows.migrations_give_up(store=_store(), now=timezone.now())
+    pools = publishing.pool_keys()
+    for pool, keys in pools.items():
+        move_rows.migrations_copy(store=_store(), pool=pool, keys=keys)
+    move_rows.migrations_give_up(store=_store(), now=timezone.now(), keys=list(pools.values()))
+
+
+@shared_task
+def publish_pools() -> None:
+    """Tells everybody again which pools are wanted: the store may have lost its memory."""
+    publishing.pools_publish(store=_store())
 
 
 @shared_task

@@ -2,24 +2,23 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 from pathlib import Path
 from typing import Final
 
 import redis
-import redis.asyncio
 from django.db import DatabaseError, close_old_connections, connection
 
 from controlplane.fleet import charts, parts
+from controlplane.fleet.choice import served_pool
 from controlplane.fleet.latency import LatencyWindow, read_buckets
 from controlplane.fleet.observer import LOOK_EVERY_S, Observer
 from controlplane.fleet.rebalancing_metrics import RebalancerCollector
 from controlplane.gateway.metrics import TTFT_S
 from engine_pool import view
-from engine_pool.client import pool_client
-from engine_pool.rebalancing_facts import read_facts
+from engine_pool.client import PoolClient, pool_client, served_clients
+from engine_pool.rebalancing_facts import RebalancingFacts, read_facts
 from engine_pool.served_model import DEFAULT_MODEL
 from engine_pool.types import FleetSample
 
@@ -33,17 +32,23 @@ WORKER_HEARTBEAT_KEY: Final = "ferry:worker-heartbeat"
 
 
 class Watch:
-    """One a web process; started and stopped with it."""
+    """One a pool and web process; started and stopped with it."""
 
-    def __init__(
-        self, observer: Observer, store: "redis.asyncio.Redis[bytes]", *, pool: str, model: str
-    ) -> None:
+    def __init__(self, client: PoolClient, observer: Observer) -> None:
         self.observer = observer
-        self.pool = pool
-        self.model = model
-        """The name by which clients ask for the pool's model."""
-        self._store = store
+        self.client = client
+        self._store = client.store
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pool(self) -> str:
+        return self.client.config.pool
+
+    @property
+    def model(self) -> str:
+        """The name by which clients ask for the pool's model."""
+        config = self.client.config
+        return config.served_model_name or Path(config.model).name or DEFAULT_MODEL
 
     def start(self) -> None:
         """Begins in the running event loop. Does nothing when it runs already."""
@@ -53,10 +58,14 @@ class Watch:
                 asyncio.create_task(self._probe_on(), name="fleet probes"),
             ]
 
-    async def stop(self) -> None:
-        """Ends both loops."""
+    def end(self) -> None:
+        """Ends both loops, soon."""
         for task in self._tasks:
             task.cancel()
+
+    async def stop(self) -> None:
+        """Ends both loops."""
+        self.end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
@@ -64,7 +73,7 @@ class Watch:
         """Returns the pool's samples since a time; none when the store does not answer."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                return await view.read_samples(self._store, since_unix_s)
+                return await view.read_samples(self._store, since_unix_s, self.client.config.keys)
         except (redis.RedisError, OSError, TimeoutError) as error:
             logger.warning("no samples: %s", error or type(error).__name__)
             return []
@@ -72,6 +81,8 @@ class Watch:
     async def _look_on(self) -> None:
         await self._seed()
         while True:
+            config = self.client.config
+            self.observer.use(desired=config.instances, policy=config.policy)
             self.observer.remember()
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -109,7 +120,7 @@ class Watch:
 
     async def _signs_of_life(self) -> tuple[float | None, float | None]:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            newest = await self._store.xrevrange(view.SAMPLES, count=1)
+            newest = await self._store.xrevrange(self.client.config.keys.samples, count=1)
             beat = await self._store.get(WORKER_HEARTBEAT_KEY)
         sample = view.decode_sample(newest[0][1][b"s"]).at_unix_s if newest else None
         try:
@@ -121,7 +132,7 @@ class Watch:
     async def _look_at_rebalancing(self) -> None:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             try:
-                self.observer.rebalancing = await read_facts(self._store)
+                self.observer.rebalancing = await read_facts(self._store, self.client.config.keys)
             except ValueError as error:
                 logger.error("what the store says of rebalancing cannot be read: %s", error)
 
@@ -141,13 +152,47 @@ def _ask_database() -> bool:
         return cursor.fetchone() == (1,)
 
 
-@functools.cache
-def fleet_watch() -> Watch:
-    """Returns this process's watch on its pool. Raises: ConfigError."""
-    client = pool_client()
-    config = client.config
-    model = config.served_model_name or Path(config.model).name or DEFAULT_MODEL
-    ttft = LatencyWindow(lambda: read_buckets(TTFT_S))
+_watches: dict[str, Watch] = {}
+
+
+def fleet_watch(pool: str = "") -> Watch:
+    """Returns this process's watch on a pool: of this name, else the chosen one (choice.py).
+
+    Raises: NotVisible when it is not served; ConfigError.
+    """
+    client = served_pool(pool) or pool_client()
+    known = _watches.get(client.config.pool)
+    if known is None or known.client is not client:
+        known = _watches[client.config.pool] = _watch_on(client)
+    return known
+
+
+def all_watches() -> list[Watch]:
+    """Returns the watches on all pools, the default one first."""
+    return [fleet_watch(c.config.pool) for c in served_clients()] or [fleet_watch()]
+
+
+def watches_start() -> None:
+    """Begins to watch the pools that are there and ends watching those that are gone. In the event
+    loop; to be called again when pools have come or gone."""
+    wanted = all_watches()
+    for watch in wanted:
+        watch.start()
+    for name, watch in list(_watches.items()):
+        if watch not in wanted:
+            del _watches[name]
+            watch.end()
+
+
+async def watches_stop() -> None:
+    """Ends all watching."""
+    for watch in list(_watches.values()):
+        await watch.stop()
+
+
+def _watch_on(client: PoolClient) -> Watch:
+    config, model = client.config, {"model_name": ""}
+    ttft = LatencyWindow(lambda: read_buckets(TTFT_S, model))
     observer = Observer(
         client.view,
         desired=config.instances,
@@ -155,5 +200,13 @@ def fleet_watch() -> Watch:
         latency=ttft.latency,
         at_gateway=lambda: len(client.dispatcher.queue),
     )
-    RebalancerCollector(lambda: observer.rebalancing, time.time)
-    return Watch(observer, client.store, pool=config.pool, model=model)
+    watch = Watch(client, observer)
+    model["model_name"] = watch.model
+    return watch
+
+
+def _rebalancing_facts() -> dict[str, RebalancingFacts]:
+    return {name: watch.observer.rebalancing for name, watch in list(_watches.items())}
+
+
+RebalancerCollector(_rebalancing_facts, time.time)

@@ -15,7 +15,7 @@ _TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.
 TTFT_S: Final = Histogram(
     "vllm:time_to_first_token_seconds",
     "From the request's arrival to its first token, at the gateway.",
-    ["priority_class"],
+    ["model_name", "priority_class"],
     buckets=_LATENCY_S,
 )
 INTER_TOKEN_S: Final = Histogram(

@@ -1,7 +1,7 @@
 """The engines' numbers for Prometheus, taken from their last reports when somebody asks."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import REGISTRY, Counter, Histogram
@@ -70,70 +70,101 @@ class MoveCounter:
 
 
 class PoolCollector(Collector):
-    """Of one web process; registers itself."""
+    """Tells of all pools of a web process: two collectors of the same metrics would collide."""
 
-    def __init__(self, runtime: "Runtime") -> None:
-        self._runtime = runtime
+    def __init__(self) -> None:
+        self._runtimes: list[Runtime] = []
+
+    def follow(self, runtime: "Runtime") -> None:
         runtime.client.view.add_listener(MoveCounter())
-        REGISTRY.register(self)
+        self._runtimes.append(runtime)
+
+    def forget(self, runtime: "Runtime") -> None:
+        """Tells nothing of a pool any more; nothing when it is not followed."""
+        self._runtimes = [known for known in self._runtimes if known is not runtime]
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-            **{n: GaugeMetricFamily(n, text, labels=_LABELS) for n, text in _GAUGES.items()},
-            **{n: CounterMetricFamily(n, text, labels=_LABELS) for n, text in _COUNTERS.items()},
-        }
-        view = self._runtime.client.view
-        for load in view.loads.values():
-            for name, value in _values(load).items():
-                families[name].add_metric([self._runtime.model_name, load.instance], value)
-        yield from families.values()
-        states = GaugeMetricFamily("ferry:instances", "Instances by state.", labels=["state"])
-        known = [s.state for s in view.statuses.values()]
-        for state in sorted(set(known)):
-            states.add_metric([state.value], known.count(state))
-        yield states
-        moving = GaugeMetricFamily("ferry:migrations_going_on", "Moves that go on now.")
-        moving.add_metric([], sum(not m.state.is_end for m in view.moves.values()))
-        yield moving
-        yield from self._queue()
-        yield self._degraded()
+        runtimes = list(self._runtimes)
+        if runtimes:
+            yield from _engines(runtimes)
+            yield from _instances(runtimes)
+            yield from _queues(runtimes)
+            yield _degraded(runtimes)
 
-    def _queue(self) -> Iterable[Metric]:
-        queue = self._runtime.client.dispatcher.queue
-        waiting = GaugeMetricFamily(
-            "ferry:gateway_waiting",
-            "Requests that wait in this web process for room at an instance (late binding).",
-            labels=["priority_class"],
-        )
+
+def _engines(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+        **{n: GaugeMetricFamily(n, text, labels=_LABELS) for n, text in _GAUGES.items()},
+        **{n: CounterMetricFamily(n, text, labels=_LABELS) for n, text in _COUNTERS.items()},
+    }
+    for runtime in runtimes:
+        for load in list(runtime.client.view.loads.values()):
+            for name, value in _values(load).items():
+                families[name].add_metric([runtime.model_name, load.instance], value)
+    yield from families.values()
+
+
+def _instances(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
+    states = GaugeMetricFamily("ferry:instances", "Instances by state.", labels=["state", "pool"])
+    moving = GaugeMetricFamily(
+        "ferry:migrations_going_on", "Moves that go on now.", labels=["pool"]
+    )
+    for runtime in runtimes:
+        view, pool = runtime.client.view, runtime.client.config.pool
+        known = [s.state for s in list(view.statuses.values())]
+        for state in sorted(set(known)):
+            states.add_metric([state.value, pool], known.count(state))
+        going_on = sum(not m.state.is_end for m in list(view.moves.values()))
+        moving.add_metric([pool], going_on)
+    yield states
+    yield moving
+
+
+def _queues(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
+    waiting = GaugeMetricFamily(
+        "ferry:gateway_waiting",
+        "Requests that wait in this web process for room at an instance (late binding).",
+        labels=["priority_class", "pool"],
+    )
+    oldest = GaugeMetricFamily(
+        "ferry:gateway_oldest_wait_seconds",
+        "How long the oldest of them has waited.",
+        labels=["pool"],
+    )
+    for runtime in runtimes:
+        queue, pool = runtime.client.dispatcher.queue, runtime.client.config.pool
         lengths = queue.lengths()
         for priority_class in PriorityClass:
-            waiting.add_metric([priority_class.value], lengths[priority_class])
-        yield waiting
-        oldest = GaugeMetricFamily(
-            "ferry:gateway_oldest_wait_seconds", "How long the oldest of them has waited."
-        )
-        oldest.add_metric([], queue.oldest_s())
-        yield oldest
+            waiting.add_metric([priority_class.value, pool], lengths[priority_class])
+        oldest.add_metric([pool], queue.oldest_s())
+    yield waiting
+    yield oldest
 
-    def _degraded(self) -> Metric:
-        runtime, ray = self._runtime, self._runtime.client.ray
-        away = {
-            "store": not runtime.client.view.store_connected,
-            "ray": ray is not None and not ray.is_joined,
-            "database": runtime.records.is_behind,
-            "front_end": runtime.front is None,
-        }
-        family = GaugeMetricFamily(
-            "ferry:degraded",
-            "1 while a dependency does not answer, seen from this web process.",
-            labels=["dependency"],
-        )
-        for dependency, is_away in away.items():
-            family.add_metric([dependency], float(is_away))
-        return family
+
+def _degraded(runtimes: Sequence["Runtime"]) -> Metric:
+    clients = [runtime.client for runtime in runtimes]
+    away = {
+        "store": any(not c.view.store_connected for c in clients),
+        "ray": any(c.ray is not None and not c.ray.is_joined for c in clients),
+        "database": any(runtime.records.is_behind for runtime in runtimes),
+        "front_end": any(runtime.front is None for runtime in runtimes),
+    }
+    family = GaugeMetricFamily(
+        "ferry:degraded",
+        "1 while a dependency does not answer, seen from this web process.",
+        labels=["dependency"],
+    )
+    for dependency, is_away in away.items():
+        family.add_metric([dependency], float(is_away))
+    return family
+
+
+pool_collector: Final = PoolCollector()
+"""This process's."""
+REGISTRY.register(pool_collector)
 
 
 def _values(load: InstanceLoad) -> dict[str, float]:

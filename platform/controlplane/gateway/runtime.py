@@ -8,6 +8,7 @@ import asyncio
 import gc
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ import redis
 from django.conf import settings
 
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
-from controlplane.gateway.pool_metrics import PoolCollector
+from controlplane.gateway.pool_metrics import pool_collector
 from controlplane.gateway.records import RecordWriter
 from engine_pool.client import PoolClient
 from engine_pool.errors import ConfigError, ServerStopping
@@ -32,6 +33,7 @@ EXPIRE_EVERY_S: Final = 1.0
 """Between two rounds for ended requests."""
 LET_GO_AFTER_S: Final = 2.0
 """Below the 3 s that the server is given for its open connections when it stops (ops/parts.py)."""
+_loading: Final = threading.Lock()
 LOAD_RETRY_S: Final = 5.0
 """Between two tries to load the front end, e.g. while the model is still being prepared."""
 
@@ -45,7 +47,7 @@ class Runtime:
         self.client = client
         self._load_front = load or _load_front_end
         self.records = RecordWriter()
-        self.collector = PoolCollector(self)
+        pool_collector.follow(self)
         self.front: FrontEnd | None = None
         self.is_stopping = False
         self._load_failure = ""
@@ -92,6 +94,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._detached, return_exceptions=True)
         self._tasks = []
+        pool_collector.forget(self)
         await self.client.stop()
         if self.front is not None:
             await asyncio.to_thread(self.front.llm.shutdown)
@@ -167,10 +170,15 @@ class Runtime:
                 # They go by themselves after `live_s`.
                 logger.info("%d records of ended requests live on for a while", len(ended))
 
+    def _load_alone(self) -> "FrontEnd":
+        # vLLM's configuration of the moment belongs to the process: one pool loads at a time.
+        with _loading:
+            return self._load_front(self.client)
+
     async def _load(self) -> None:
         while True:
             try:
-                self.front = await asyncio.to_thread(self._load_front, self.client)
+                self.front = await asyncio.to_thread(self._load_alone)
             except Exception as error:
                 known = f": {error}" if isinstance(error, ConfigError) else ""
                 self._load_failure = f"the front end cannot load: {type(error).__name__}{known}"

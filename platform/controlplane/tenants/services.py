@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from controlplane.audit.services import audit_write
 from controlplane.errors import NotAllowed
+from controlplane.fleet.publishing import pools_publish_soon
 from controlplane.tenants.access import Access, Role
 from controlplane.tenants.changes import row_add, row_change, row_remove, values_of
 from controlplane.tenants.keys import make_key
@@ -245,10 +246,12 @@ def class_update(
 ) -> ClassSettings:
     """Changes any of CLASS_FIELDS. Needs the platform's operator."""
     access.require(Role.OPERATOR)
-    return row_change(
+    changed = row_change(
         settings, _only(changes, CLASS_FIELDS), access=access, action="class_update",
         version=version, reason=reason,
     )  # fmt: skip
+    transaction.on_commit(pools_publish_soon)
+    return changed
 
 
 def _only(values: Mapping[str, Any], names: Any) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from controlplane.tenants.first_login import first_login_create
+from controlplane.fleet.pool_services import pool_first_ensure
+from controlplane.tenants.first_login import SETUP, first_login_create
 
 
 class Command(BaseCommand):
-    help = "Creates the first operator, tenant and API key, unless there are some. Safe to repeat."
+    help = "Creates the first operator, tenant, key, pool, unless there are some. Safe to repeat."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -20,6 +21,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        pool_first_ensure(access=SETUP, config=settings.POOL)
         created = first_login_create()
         if created is None:
             self.stdout.write("Operator and tenant are there already.")
