@@ -191,7 +191,7 @@ class EngineSide:
             if refusal is None:
                 expires_at_s = self._loop.clock() + expires_in_s
                 position = len(parked.output_token_ids)
-                stream = Stream(request, expires_at_s, position, watcher)
+                stream = Stream(request, expires_at_s, position, watcher=watcher)
                 self._loop.take_in(request, stream)
             answer(refusal)
 
