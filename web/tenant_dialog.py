@@ -6,7 +6,7 @@ from typing import Literal
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.http import HttpResponse
+from django.http import HttpResponse, QueryDict
 from django.shortcuts import render
 
 from controlplane.audit.models import AuditEntry
@@ -85,6 +85,6 @@ def conflict_words(what: str, conflict: VersionConflict) -> str:
 
 def renew_version(form: ActionForm, version: int) -> None:
     """Lets the next press be one that has seen the other's change."""
-    data = form.data.copy()
-    data["version"] = str(version)
-    form.data = data
+    if isinstance(form.data, QueryDict):
+        form.data = form.data.copy()
+        form.data["version"] = str(version)

@@ -79,7 +79,7 @@ class ActionForm(forms.Form):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, label_suffix="", **kwargs)
+        super().__init__(*args, **kwargs)
         self.fields["reason"] = self.fields.pop("reason")
 
     @property

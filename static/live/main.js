@@ -19,6 +19,13 @@ function startMenus() {
       if (!menu.contains(target)) menu.removeAttribute("open");
     }
   });
+  // What the role does not allow does nothing; its title says which role it needs.
+  document.addEventListener("click", (event) => {
+    const target = /** @type {Element} */ (event.target);
+    if (!target.closest(".button[aria-disabled=true]")) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, { capture: true });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     open(false);

@@ -121,7 +121,7 @@ class Answer {
 
   /** @param {boolean} isResume */
   async read(isResume) {
-    const response = await fetch("/playground/stream/", {
+    const response = await fetch(`/playground/stream/${config.query}`, {
       method: "POST",
       headers: {
         "Content-Type": "application/json",
@@ -206,7 +206,7 @@ class Answer {
   async stop() {
     this.isStopped = true;
     // Said first: otherwise the engine would go on for a while, so that we could come back.
-    await fetch("/playground/stop/", {
+    await fetch(`/playground/stop/${config.query}`, {
       method: "POST",
       headers: { "X-CSRFToken": token, "X-Stream-Id": this.requestId },
       signal: AbortSignal.timeout(2000),

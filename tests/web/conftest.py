@@ -105,6 +105,9 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         "web.views.rebalancing",
         "web.views.status",
         "web.views.whatif",
+        "web.tenant_dialog",
+        "web.views.ledger",
+        "web.views.welcome",
     ):
         monkeypatch.setattr(f"{module}.fleet_watch", lambda: made)
     client = SimpleNamespace(view=view, config=SimpleNamespace(pool="default"))

@@ -175,8 +175,13 @@ def test_login_and_logout(watch: FakeWatch, operator: User) -> None:
     assert client.get("/cluster/").status_code == 302
 
 
-def test_the_home_page_is_the_cluster(watch: FakeWatch, operators_client: Client) -> None:
+def test_the_home_page_is_the_cluster_for_who_has_left_the_first_steps(
+    watch: FakeWatch, operators_client: Client
+) -> None:
+    assert operators_client.get("/").headers["Location"] == "/welcome/"
+    operators_client.post("/welcome/leave/")
     assert operators_client.get("/").headers["Location"] == "/cluster/"
+
 
 
 def test_forms_need_the_csrf_token(watch: FakeWatch, operator: User) -> None:

@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, cast
 
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import render
 
 from controlplane.errors import NotAllowed, NotVisible, VersionConflict
@@ -30,9 +30,9 @@ class PageRequest(HttpRequest):
     access: Access
 
 
-Page = Callable[Concatenate[PageRequest, P], HttpResponse]
-TenantPage = Callable[Concatenate[PageRequest, Tenant, P], HttpResponse]
-View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+Page = Callable[Concatenate[PageRequest, P], HttpResponseBase]
+TenantPage = Callable[Concatenate[PageRequest, Tenant, P], HttpResponseBase]
+View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NO_ROLE = "Your account has no role yet"
 
@@ -45,7 +45,7 @@ def needs(role: Role, to_post: Role | None = None) -> Callable[[Page[P]], View[P
 
     def decorate(view: Page[P]) -> View[P]:
         @wraps(view)
-        def allowed(request: PageRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        def allowed(request: PageRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             request.access.require(_role(request, role, to_post))
             return view(request, *args, **kwargs)
 
@@ -56,17 +56,17 @@ def needs(role: Role, to_post: Role | None = None) -> Callable[[Page[P]], View[P
 
 def tenant_view(
     role: Role, to_post: Role | None = None
-) -> Callable[[TenantPage[P]], Callable[..., HttpResponse]]:
+) -> Callable[[TenantPage[P]], Callable[..., HttpResponseBase]]:
     """Lets in who has the role in the tenant of the address (`slug`); gives the view the tenant.
 
     Who sees nothing of the tenant gets a 404, as for a tenant that is not there.
     """
 
-    def decorate(view: TenantPage[P]) -> Callable[..., HttpResponse]:
+    def decorate(view: TenantPage[P]) -> Callable[..., HttpResponseBase]:
         @wraps(view)
         def allowed(
             request: PageRequest, /, slug: str, *args: P.args, **kwargs: P.kwargs
-        ) -> HttpResponse:
+        ) -> HttpResponseBase:
             tenant = tenant_get(access=request.access, slug=slug)
             request.access.require(_role(request, role, to_post), tenant.pk)
             return view(request, tenant, *args, **kwargs)
@@ -80,7 +80,7 @@ def signed_in(view: Page[P]) -> View[P]:
     """Lets in who has any role, of the platform or in a tenant; the view asks for the rest."""
 
     @wraps(view)
-    def checked(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def checked(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         page_request = with_access(request)
         access = page_request.access
         if access.platform is None and not access.tenants:

@@ -1,20 +1,22 @@
 """The playground: does the model answer, how fast, and from which instance?
 
-It speaks to the gateway in this process, with the operator's session and a tenant of its own, so no
-API key is ever in the browser. Everything else is as at `/v1/chat/completions`: checks, dispatch,
-records.
+It speaks to the gateway in this process, with the person's session, so no API key is ever in the
+browser: for the platform's operators as a tenant of its own, for operators of a tenant as theirs
+(`tenant` in the query string, for who has several). Everything else is as at
+`/v1/chat/completions`: checks, limits, dispatch, records.
 """
 
 import json
 from collections.abc import AsyncIterator
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_POST, require_safe
 
-from controlplane.fleet.permissions import is_operator
+from controlplane.errors import NotAllowed, Refused
 from controlplane.fleet.watch import fleet_watch
 from controlplane.gateway import completions
 from controlplane.gateway.call import Call
@@ -23,11 +25,12 @@ from controlplane.gateway.errors import ApiError, error_body
 from controlplane.gateway.pools import pools
 from controlplane.gateway.sse import Mark, Numbering, parse_mark
 from controlplane.gateway.views import resume_completion
-from controlplane.tenants.access import Role
+from controlplane.middleware import request_id_of
+from controlplane.tenants.access import Access, Role, access_of_user
 from controlplane.tenants.models import Tenant
-from controlplane.tenants.selectors import KeyPolicy, limits_of, targets_of
+from controlplane.tenants.selectors import KeyPolicy, limits_of, targets_of, tenant_get
 from engine_pool.types import PriorityClass
-from web.views.access import needs
+from web.views.access import PageRequest, signed_in
 from web.views.frame import render_page
 
 TENANT_SLUG: Final = "playground"
@@ -40,14 +43,22 @@ _open: dict[str, Completion] = {}
 """Streams of this process by request id, so that Stop can end one that might be resumed."""
 
 
-@needs(Role.OPERATOR)
+@signed_in
 @require_safe
 @ensure_csrf_cookie
-def playground(request: HttpRequest) -> HttpResponse:
+def playground(request: PageRequest) -> HttpResponse:
     watch = fleet_watch()
     picture = watch.observer.look()
-    config = {"model": watch.model, "base_url": request.build_absolute_uri("/v1")}
-    context = {"page": "playground", "model": watch.model, "config": config}
+    tenant = tenant_of(request.access, request.GET.get("tenant", ""))
+    model = watch.model
+    if tenant.allowed_models and model not in tenant.allowed_models:
+        model = tenant.allowed_models[0]
+    config = {
+        "model": model,
+        "base_url": request.build_absolute_uri("/v1"),
+        "query": f"?{urlencode({'tenant': tenant.slug})}" if tenant.slug != TENANT_SLUG else "",
+    }
+    context = {"page": "playground", "model": model, "config": config}
     return render_page(request, "playground/page.html", picture, context)
 
 
@@ -55,8 +66,7 @@ def playground(request: HttpRequest) -> HttpResponse:
 async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Streams an answer as events; with `Last-Event-ID`, goes on with one after that event."""
     try:
-        await _check_operator(request)
-        policy = await sync_to_async(tenant_policy)()
+        policy = await _policy(request)
         completion, after = await _completion(request, policy)
     except ApiError as error:
         return JsonResponse(error_body(error), status=error.status)
@@ -79,20 +89,39 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 async def stop(request: HttpRequest) -> HttpResponse:
     """Ends a stream for good: its engine stops as soon as the page closes the connection."""
     try:
-        await _check_operator(request)
+        policy = await _policy(request)
     except ApiError as error:
         return JsonResponse(error_body(error), status=error.status)
     completion = _open.get(request.headers.get("X-Stream-Id", ""))
-    if completion is not None:
+    if completion is not None and completion.call.tenant_id == policy.tenant_id:
         completion.detach_s = 0.0
     return HttpResponse(status=204)
 
 
-def tenant_policy() -> KeyPolicy:
-    """Returns what the playground's own tenant may do. Raises: ApiError 403 when it is inactive."""
-    tenant, _ = Tenant.objects.get_or_create(slug=TENANT_SLUG, defaults={"name": "Playground"})
+def tenant_of(access: Access, slug: str) -> Tenant:
+    """Returns the tenant as which the person asks; without a slug the playground's own for the
+    platform's operators, else the first one of which they are operator.
+
+    Raises: NotVisible; NotAllowed for a lesser role.
+    """
+    if slug:
+        tenant = tenant_get(access=access, slug=slug)
+        access.require(Role.OPERATOR, tenant.pk)
+        return tenant
+    if access.sees_all:
+        access.require(Role.OPERATOR)
+        return Tenant.objects.get_or_create(slug=TENANT_SLUG, defaults={"name": "Playground"})[0]
+    allowed = [pk for pk, role in access.tenants.items() if role.covers(Role.OPERATOR)]
+    first = Tenant.objects.filter(pk__in=allowed).first()
+    if first is None:
+        raise NotAllowed("Needs the operator role.")
+    return first
+
+
+def policy_of(tenant: Tenant) -> KeyPolicy:
+    """Returns what a tenant may do without a key. Raises: ApiError 403 when it is blocked."""
     if not tenant.is_active:
-        raise ApiError(403, f"The tenant {TENANT_SLUG!r} is not active.", "permission_denied")
+        raise ApiError(403, f"The tenant {tenant.slug!r} is not active.", "permission_denied")
     return KeyPolicy(
         key_id=0,
         secret_digest="",
@@ -102,13 +131,23 @@ def tenant_policy() -> KeyPolicy:
         highest_class=PriorityClass(tenant.highest_class),
         weight=tenant.weight,
         limits=limits_of(tenant),
+        allowed_models=frozenset(tenant.allowed_models) or None,
         targets=targets_of(tenant_id=tenant.pk),
     )
 
 
-async def _check_operator(request: HttpRequest) -> None:
-    if not is_operator(await request.auser()):
-        raise ApiError(403, "Needs the operator role: log in again.", "permission_denied")
+async def _policy(request: HttpRequest) -> KeyPolicy:
+    """Returns what the person may do here. Raises: ApiError 403."""
+    user = await request.auser()
+
+    def read() -> KeyPolicy:
+        access = access_of_user(user, request_id_of(request))
+        return policy_of(tenant_of(access, request.GET.get("tenant", "")))
+
+    try:
+        return await sync_to_async(read)()
+    except Refused as refusal:
+        raise ApiError(403, f"{refusal} Log in again.", "permission_denied") from None
 
 
 async def _completion(request: HttpRequest, policy: KeyPolicy) -> tuple[Completion, Mark | None]:

@@ -169,7 +169,7 @@ def show_secret(
 
 def _key_of(request: PageRequest, tenant: Tenant, public_id: str) -> ApiKey:
     key = key_get(access=request.access, public_id=public_id)
-    if key.tenant_id != tenant.pk:
+    if key.tenant.pk != tenant.pk:
         raise NotVisible(f"{tenant.name} has no such key.")
     return key
 

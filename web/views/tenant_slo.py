@@ -72,7 +72,9 @@ def targets(request: PageRequest, tenant: Tenant, priority_class: str) -> HttpRe
         undo="Undo: set them back.",
     )
     if request.method != "POST":
-        return show_dialog(request, dialog, SloForm.filled(own or common, own and own.version))
+        return show_dialog(
+            request, dialog, SloForm.filled(own or common, own.version if own else None)
+        )
     form = SloForm(request.POST)
 
     def act() -> HttpResponse:

@@ -1,6 +1,7 @@
 """Who sends what, how near to which limit: the list of tenants, one tenant, a new one."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 from django.db.models import Q
@@ -114,7 +115,7 @@ def overview(request: PageRequest, tenant: Tenant) -> HttpResponse:
     """Shows how the tenant stands."""
     access, now = request.access, timezone.now()
     spent = spent_since(access, [tenant.pk], month_start(now), now).get(tenant.pk)
-    meters = with_ledger(meters_of(tenant), spent or 0)
+    meters = with_ledger(meters_of(tenant), spent or Decimal(0))
     states = slo_report(access=access, now=now, tenant_id=tenant.pk)
     links = {
         name: reverse(f"web:tenant-{name}", args=[tenant.slug])
