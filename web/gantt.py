@@ -109,11 +109,11 @@ def overview(report: MoveReport) -> Plot:
     axis = Axis(0.0, _axis_end_ms(report), PLOT_MIN_PX)
     untold = move_spans.unknown_tokens(report)
     lanes = (
-        Lane(f"Source {report.source}", _bars(move_spans.source(report), axis)),
-        Lane("Transfer", _bars(move_spans.transfer(report), axis)),
-        Lane("Handshake", _bars(move_spans.handshake(report), axis)),
-        Lane(f"Destination {report.destination}", _bars(move_spans.destination(report), axis)),
-        Lane("Reader's stream", _bars(untold, axis), _dots(report, axis)),
+        Lane(f"Source {report.source}", bars(move_spans.source(report), axis)),
+        Lane("Transfer", bars(move_spans.transfer(report), axis)),
+        Lane("Handshake", bars(move_spans.handshake(report), axis)),
+        Lane(f"Destination {report.destination}", bars(move_spans.destination(report), axis)),
+        Lane("Reader's stream", bars(untold, axis), _dots(report, axis)),
     )
     return Plot(lanes, ticks(axis), _pause(report, axis))
 
@@ -129,9 +129,9 @@ def enlarged(report: MoveReport) -> Plot | None:
         *(s for s in move_spans.handshake(report, is_short=True) if s.kind == "commit"),
     ]
     lanes = (
-        Lane("Source", _bars(move_spans.last_step(report), axis)),
-        Lane("Transfer", _bars(last_stages, axis)),
-        Lane("Destination", _bars(move_spans.first_step(report), axis)),
+        Lane("Source", bars(move_spans.last_step(report), axis)),
+        Lane("Transfer", bars(last_stages, axis)),
+        Lane("Destination", bars(move_spans.first_step(report), axis)),
         Lane("Reader", (), _dots(report, axis)),
     )
     return Plot(lanes, ticks(axis), _pause(report, axis))
@@ -165,7 +165,7 @@ def _axis_end_ms(report: MoveReport) -> float:
     return end_ms
 
 
-def _bars(spans: Iterable[Span], axis: Axis) -> tuple[Bar, ...]:
+def bars(spans: Iterable[Span], axis: Axis) -> tuple[Bar, ...]:
     seen = [s for s in spans if s.end_ms >= axis.start_ms and s.start_ms <= axis.end_ms]
     edges = [(axis.x(s.start_ms), axis.x(s.end_ms)) for s in seen]
     bars = []

@@ -2,6 +2,7 @@
 
 from django.urls import URLPattern, URLResolver, path
 
+from web import ledger_urls, tenant_urls
 from web.views import (
     cluster,
     events,
@@ -33,6 +34,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("migrations/preflight/", preflight.preflight, name="preflight"),
     path("migrations/<str:migration_id>/", migrations.migration, name="migration"),
     path("migrations/<str:migration_id>/cancel/", migrations.cancel, name="migration-cancel"),
+    *ledger_urls.urlpatterns,
     path("whatif/", whatif.whatif, name="whatif"),
     path("whatif/<slug:run_id>/", whatif.run, name="whatif-run"),
     path("whatif/<slug:run_id>/cancel/", whatif.cancel, name="whatif-cancel"),
@@ -56,4 +58,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("playground/", playground.playground, name="playground"),
     path("playground/stream/", playground.stream, name="playground-stream"),
     path("playground/stop/", playground.stop, name="playground-stop"),
+    *tenant_urls.urlpatterns,
 ]

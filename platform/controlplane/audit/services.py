@@ -57,4 +57,6 @@ def _mask(name: str, value: Any) -> Any:
         return MASK
     if isinstance(value, Mapping):
         return masked(value)
+    if isinstance(value, list):
+        return [_mask(name, item) for item in value]
     return value
