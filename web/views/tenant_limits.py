@@ -65,7 +65,7 @@ def _preview(request: PageRequest, tenant: Tenant, form: LimitsForm) -> Preview 
     except ValidationError as problem:
         form.take_errors(problem)
         return None
-    return preview_of(request.access, tenant, wanted, timezone.now())
+    return preview_of(tenant, wanted, timezone.now())
 
 
 def _status(form: LimitsForm) -> int:
@@ -86,9 +86,7 @@ def _page(
         ],
         "may_set": may_set,
         "preview": preview
-        or (
-            preview_of(request.access, tenant, tenant, timezone.now()) if not form.errors else None
-        ),
+        or (preview_of(tenant, tenant, timezone.now()) if not form.errors else None),
         "is_asked": preview is not None,
     }
     if getattr(request, "htmx", False):
