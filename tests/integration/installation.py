@@ -59,7 +59,7 @@ class Installation:
             FERRY_VAR_DIR=str(var_dir), FERRY_PORT=str(self.port), **settings
         )
         self.output = var_dir / "up.log"
-        self._second: subprocess.Popen[bytes] | None = None
+        self._others: list[subprocess.Popen[bytes]] = []
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "ops.up"],
@@ -103,8 +103,13 @@ class Installation:
 
     def start_second_web(self) -> str:
         """Starts another web process of the same installation and returns its address."""
+        return self.start_web("web-2")[0]
+
+    def start_web(self, name: str) -> "tuple[str, subprocess.Popen[bytes]]":
+        """Starts another web process, which nobody starts again when it dies; returns its address
+        too."""
         port = checks.free_port()
-        part = web_part("127.0.0.1", port, "web-2")
+        part = web_part("127.0.0.1", port, name)
         environ = self.environ | self.state.environ
         environ |= {
             "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
@@ -112,13 +117,14 @@ class Installation:
             MARK: str(self.run_dir),
             "FERRY_PART": part.name,
         }
-        with (self.var_dir / "log" / "web-2.log").open("wb") as output:
-            self._second = subprocess.Popen(
+        with (self.var_dir / "log" / f"{name}.log").open("wb") as output:
+            process = subprocess.Popen(
                 part.command, cwd=ROOT, env=environ, stdout=output, stderr=subprocess.STDOUT
             )
+        self._others.append(process)
         url = f"http://127.0.0.1:{port}"
         self.wait_ready(url)
-        return url
+        return url, process
 
     def processes(self, part: str) -> list[psutil.Process]:
         return find_marked(self.run_dir, part)
@@ -151,9 +157,9 @@ class Installation:
 
     def stop(self) -> int:
         """Stops it as Ctrl-C does. Returns the exit code; kills what does not obey."""
-        if self._second is not None:
-            self._second.kill()
-            self._second.wait(DEADLINE_S)
+        for other in self._others:
+            other.kill()
+            other.wait(DEADLINE_S)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
         try:
