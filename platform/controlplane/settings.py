@@ -6,8 +6,8 @@ from pathlib import Path
 
 import environ
 import plotly
-from django.templatetags.static import static
 
+from controlplane import admin_settings
 from engine_pool.config import PoolConfig
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -192,37 +192,7 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
-UNFOLD = {
-    "SITE_TITLE": "Ferry admin",
-    "SITE_HEADER": "Ferry",
-    "SITE_SUBHEADER": "Admin",
-    "SITE_URL": "/cluster/",
-    "SITE_ICON": lambda request: static("img/favicon.svg"),
-    "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("img/favicon.svg")}
-    ],
-    "SITE_DROPDOWN": [
-        {"icon": "grid_view", "title": "Cluster", "link": "/cluster/"},
-        {"icon": "chat", "title": "Playground", "link": "/playground/"},
-    ],
-    "SHOW_HISTORY": True,
-    # The pages' accent (static/css/tokens.css), from light to dark.
-    "COLORS": {
-        "primary": {
-            "50": "#E3EDFA",
-            "100": "#CFE0F6",
-            "200": "#A9C8EF",
-            "300": "#82B4FC",
-            "400": "#5A9CFA",
-            "500": "#2F7DC2",
-            "600": "#0A4A9E",
-            "700": "#083B7F",
-            "800": "#0B3D75",
-            "900": "#12263F",
-            "950": "#0B1520",
-        }
-    },
-}
+UNFOLD = admin_settings.UNFOLD
 
 # A new key is shown in a message, once: in the browser's cookie, never in the session's table.
 MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"

@@ -1,36 +1,27 @@
-"""The requests, to look at."""
+"""The requests, to look at. There may be ten million: what is searched for has an index."""
 
 from django.contrib import admin
-from django.http import HttpRequest
-from unfold.admin import ModelAdmin
+from unfold.decorators import display
 
+from controlplane.admin_base import HistoryAdmin
 from controlplane.gateway.models import RequestRecord
 
 
 @admin.register(RequestRecord)
-class RequestRecordAdmin(ModelAdmin):
+class RequestRecordAdmin(HistoryAdmin):
     list_display = [
-        "arrived_at",
-        "request_id",
-        "tenant",
-        "priority_class",
-        "status",
-        "instance",
-        "prompt_tokens",
-        "output_tokens",
-        "ttft_ms",
-        "tpot_ms",
-    ]
+        "arrived_at", "request_id", "tenant", "model", "priority_class", "shown_status",
+        "instance", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "migrations", "cost",
+    ]  # fmt: skip
     list_filter = ["status", "priority_class", "tenant"]
-    search_fields = ["request_id"]
     list_select_related = ["tenant"]
-    show_full_result_count = False
+    search_fields = ["request_id__exact"]
+    search_help_text = "The whole request id."
+    ordering = ["-arrived_at"]
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: RequestRecord | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: RequestRecord | None = None) -> bool:
-        return False
+    @display(
+        description="status",
+        label={"completed": "success", "cancelled": "info", "detached": "info", "failed": "danger"},
+    )
+    def shown_status(self, record: RequestRecord) -> str:
+        return record.status
