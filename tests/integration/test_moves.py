@@ -87,7 +87,7 @@ def check_whole(events: list[Event], tokens: int) -> None:
 def audit_rows(idle: Installation, **fields: str) -> list[sqlite3.Row]:
     with sqlite3.connect(idle.var_dir / "ferry.sqlite3") as database:
         database.row_factory = sqlite3.Row
-        rows = database.execute("select * from fleet_auditentry order by at").fetchall()
+        rows = database.execute("select * from audit_auditentry order by at").fetchall()
     return [row for row in rows if all(row[name] == value for name, value in fields.items())]
 
 
