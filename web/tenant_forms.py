@@ -6,7 +6,8 @@ field here (`take_errors`).
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
@@ -14,6 +15,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from controlplane.tenants.access import Role, Scope
 from controlplane.tenants.models import CLASS_CHOICES, Slo, Tenant
+from engine_pool.types import PriorityClass
 
 REASON_MAX_CHARS: Final = 500
 _SCOPE_WORDS: Final = (
@@ -113,16 +115,19 @@ class VersionedForm(ActionForm):
 
 class _PolicyFields(forms.Form):
     default_class = forms.ChoiceField(
-        label="Class of requests that name none", choices=CLASS_CHOICES
+        label="Class of requests that name none",
+        choices=CLASS_CHOICES,
+        initial=PriorityClass.NORMAL.value,
     )
     highest_class = forms.ChoiceField(
         label="Highest class",
         choices=CLASS_CHOICES,
+        initial=PriorityClass.NORMAL.value,
         help_text="Requests that ask for a higher one get this one.",
     )
     weight = forms.FloatField(
         label="Weight",
-        initial=1.0,
+        initial="1",
         help_text="Its share within a class beside other tenants: 2 gets twice the tokens of 1.",
     )
     allowed_models = NamesField(label="Models", help_text="One a line. Empty: all.")
@@ -171,7 +176,8 @@ class LimitsForm(_PolicyFields, VersionedForm):
 
     @classmethod
     def filled(cls, tenant: Tenant) -> "LimitsForm":
-        return cls(initial={**{n: getattr(tenant, n) for n in LIMITS}, "version": tenant.version})
+        values = {name: _plain(getattr(tenant, name)) for name in LIMITS}
+        return cls(initial={**values, "version": tenant.version})
 
 
 class KeyForm(ActionForm):
@@ -257,7 +263,7 @@ class SloForm(ActionForm):
         label="Time per token after it", required=False, help_text="Mean. Empty: no promise."
     )
     objective = forms.FloatField(
-        label="Objective", initial=99.0, help_text="Of the requests meet all targets."
+        label="Objective", initial="99", help_text="Of the requests meet all targets."
     )
     window_days = forms.IntegerField(label="Over the last", initial=28)
     version = forms.IntegerField(widget=forms.HiddenInput, required=False)
@@ -285,14 +291,19 @@ class SloForm(ActionForm):
 
 def rotation_end(now: datetime, hours: int = 24) -> str:
     """Returns what stands in the rotation's field at first."""
-    from datetime import timedelta
-
     return (now + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M")
 
 
 def changes_of(values: Mapping[str, Any], tenant: Tenant) -> dict[str, Any]:
     """Returns those of the values that differ from the tenant's."""
     return {name: value for name, value in values.items() if getattr(tenant, name) != value}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a number without the zeros that nobody typed."""
+    if isinstance(value, Decimal):
+        return format(value.normalize(), "f")
+    return f"{value:g}" if isinstance(value, float) else value
 
 
 def _sentence(text: str) -> str:

@@ -137,6 +137,12 @@ def attainment_of(states: Iterable[SloState]) -> tuple[float | None, int]:
     return (met / requests if requests >= ENOUGH_REQUESTS else None, requests)
 
 
+def misses(states: Iterable[SloState]) -> list[SloState]:
+    """Returns the classes that miss their objective, the worst first."""
+    found = [s for s in states if s.attainment is not None and s.attainment < s.objective]
+    return sorted(found, key=lambda s: (s.attainment or 0.0) - s.objective)
+
+
 def attainment_tile(states: Sequence[SloState], link: str) -> Tile:
     """Amber or red only against a stated objective, and says which."""
     share, requests = attainment_of(states)
@@ -147,9 +153,9 @@ def attainment_tile(states: Sequence[SloState], link: str) -> Tile:
         few = f"{requests} request{'s' if requests != 1 else ''} in {window} days: too few to say"
         return Tile("SLO attainment", DASH, "", few, link=link)
     objective = max(state.objective for state in states)
-    missed = [s for s in states if s.attainment is not None and s.attainment < s.objective]
+    missed = misses(states)
     if missed:
-        worst = min(missed, key=lambda s: (s.attainment or 0) - s.objective)
+        worst = missed[0]
         name, kept = worst.priority_class.value, percent(worst.attainment)
         said = f"{name}: {kept} of {percent(worst.objective)}"
         return Tile("SLO attainment", _bare(percent(share)), "%", said, "bad", link)

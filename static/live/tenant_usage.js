@@ -12,14 +12,22 @@ const bars = (data, name, y, colour, unit) => ({
   hovertemplate: `%{x|%d %b %H:%M}: %{y:,.4~g} ${unit}<extra>${name}</extra>`,
 });
 
-/** @param {Colour} colour @returns {any} */
-const layoutOf = (colour) => ({
+/** What stands under the bars: one line, in UTC. */
+/** @type {Record<string, string>} */
+const TICKS = { hour: "%d %b %H:%M", day: "%d %b", month: "%b %Y" };
+const DAY_BARS = 25;
+
+/** @param {Data} data */
+const ticksOf = (data) => (data.step === "hour" && data.at.length > DAY_BARS ? TICKS.day : TICKS[data.step]);
+
+/** @param {Colour} colour @param {Data} data @returns {any} */
+const layoutOf = (colour, data) => ({
   barmode: "stack", bargap: 0.15, showlegend: false, dragmode: false, hovermode: "closest",
-  margin: { l: 56, r: 12, t: 10, b: 28 },
+  margin: { l: 56, r: 24, t: 10, b: 26 },
   paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
   font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("--text-3") },
   hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--border-strong"), font: { color: colour("--text"), size: 11 } },
-  xaxis: { type: "date", fixedrange: true, showgrid: false, zeroline: false, linecolor: colour("--grid"), ticks: "", nticks: 8 },
+  xaxis: { type: "date", fixedrange: true, showgrid: false, zeroline: false, linecolor: colour("--grid"), ticks: "", nticks: 8, tickformat: ticksOf(data) },
   yaxis: { fixedrange: true, rangemode: "tozero", zeroline: false, gridcolor: colour("--grid"), separatethousands: true, nticks: 5 },
 });
 
@@ -40,8 +48,8 @@ function draw() {
     bars(data, "cached", data.cached, colour("--class-3"), "tokens"),
     bars(data, "output", data.output, colour("--s3"), "tokens"),
   ];
-  window.Plotly.react(tokens, traces, layoutOf(colour), config);
-  window.Plotly.react(cost, [bars(data, "cost", data.cost, colour("--s1"), "")], layoutOf(colour), config);
+  window.Plotly.react(tokens, traces, layoutOf(colour, data), config);
+  window.Plotly.react(cost, [bars(data, "cost", data.cost, colour("--s1"), "")], layoutOf(colour, data), config);
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

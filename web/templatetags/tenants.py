@@ -63,11 +63,14 @@ def state_badge(state: str) -> SafeString:
 
 
 @register.simple_tag
-def meter_bar(meter: Meter) -> SafeString:
-    """Returns used and reserved (hatched) of a limit, as an SVG without a viewBox."""
+def meter_bar(meter: Meter) -> SafeString | str:
+    """Returns used and reserved (hatched) of a limit, as an SVG without a viewBox; nothing where
+    there is no limit."""
     used, reserved = meter.widths
-    if meter.limit is None or meter.used is None:
-        return mark_safe('<svg class="meter none" aria-hidden="true"></svg>')
+    if meter.limit is None:
+        return ""
+    if meter.used is None:
+        return mark_safe('<svg class="meter unknown" aria-hidden="true"></svg>')
     return format_html(
         '<svg class="meter" data-tone="{}" role="img" aria-label="{}: {}">'
         '<rect class="track" width="100%" height="100%" rx="2"/>'

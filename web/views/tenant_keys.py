@@ -33,6 +33,7 @@ def keys(request: PageRequest, tenant: Tenant) -> HttpResponse:
     context = {
         "page": "tenant-keys",
         "rows": rows,
+        "now": now,
         "live": sum(state in ("live", "rotating") for _, state, _ in rows),
     }
     return show_tab(request, tenant, "keys", "tenants/keys.html", context)

@@ -25,6 +25,7 @@ from web.tenant_words import (
     budget_tile,
     key_state,
     meter_tile,
+    misses,
     month_start,
 )
 from web.views.access import PageRequest, needs, signed_in, tenant_view
@@ -72,7 +73,10 @@ def tenants(request: PageRequest) -> HttpResponse:
     rows = rows_of(request.access, list(found[:SHOWN]), timezone.now())
     context = {
         "page": "tenants",
-        "rows": [(row, attainment_of(row.states)) for row in sorted(rows, key=SORTS[sort])],
+        "rows": [
+            (row, attainment_of(row.states), misses(row.states))
+            for row in sorted(rows, key=SORTS[sort])
+        ],
         "columns": [
             (key, word, css, query.link(sort=key) if key else "") for key, word, css in COLUMNS
         ],
