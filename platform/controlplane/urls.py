@@ -7,7 +7,10 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include("controlplane.api.urls")),
     path("api/v1/", include("controlplane.tenants.urls")),
+    path("api/v1/", include("controlplane.usage.urls")),
+    path("api/v1/", include("controlplane.audit.urls")),
     path("api/v1/", include("controlplane.fleet.urls")),
+    path("api/v1/", include("controlplane.gateway.urls")),
     path("api/v1/", include("controlplane.whatif.urls")),
     path("", include("web.urls")),
 ]

@@ -10,6 +10,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, Final
 
@@ -33,17 +34,21 @@ FORGET_AT_ONCE: Final = 100
 
 
 def once(
-    request: Request, act: Callable[[], Response], *, secrets: tuple[str, ...] = ()
+    request: Request,
+    act: Callable[[], Response],
+    *,
+    secrets: tuple[str, ...] = (),
+    keeps_refusals: bool = False,
 ) -> Response:
     """Returns `act`'s answer, or the one that it gave when the same call came before.
 
-    `secrets`: fields of the answer that are null when it is given again.
+    `secrets`: fields of the answer that are null when it is given again. `keeps_refusals`: `act`
+    writes rows that stay when it raises; then a process that dies in between may do it twice.
     Raises: Problem 400 for a bad key, 409 while the first call goes on, 422 for another call.
     """
     header = request.headers.get(HEADER)
     if header is None:
-        with transaction.atomic():
-            return act()
+        return act()
     if not header.strip() or len(header) > KEY_MAX_CHARS:
         raise Problem(400, f"{HEADER}: expected 1 to {KEY_MAX_CHARS} characters.", param=HEADER)
     call = _claim(request.user.get_username(), _digest(header), _digest_of(request))
@@ -51,7 +56,7 @@ def once(
         headers = {**call.headers, REPLAYED: "true"}
         return Response(call.answer, status=call.status, headers=headers)
     try:
-        with transaction.atomic():
+        with nullcontext() if keeps_refusals else transaction.atomic():
             response = act()
             _keep(call, response, secrets)
     except BaseException:

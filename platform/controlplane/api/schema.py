@@ -50,8 +50,17 @@ IDEMPOTENCY_KEY: Final = OpenApiParameter(
 )
 
 
+POOL: Final = OpenApiParameter(
+    "pool", str, OpenApiParameter.QUERY, description="Of this pool; left out: the first one."
+)
+
+
 class ApiSchema(AutoSchema):
-    """Adds the errors that any operation may answer."""
+    """Adds the errors that any operation may answer, and the choice of a pool."""
+
+    def get_override_parameters(self) -> list[OpenApiParameter]:
+        found: list[OpenApiParameter] = super().get_override_parameters()
+        return [*found, POOL] if getattr(self.view, "looks_at_pool", False) else found
 
     def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
         responses: dict[str, Any] = super()._get_response_bodies(direction)

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from django.http import HttpResponseBase
 from rest_framework.exceptions import NotFound
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
@@ -36,7 +37,10 @@ class ApiView(APIView):
     def finalize_response(
         self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
-        """Keeps what is only for this caller out of shared caches."""
+        """Keeps what is only for this caller out of shared caches; errors are JSON always."""
+        if isinstance(response, Response) and response.status_code >= 400:
+            request.accepted_renderer = JSONRenderer()
+            request.accepted_media_type = JSONRenderer.media_type
         answer: HttpResponseBase = super().finalize_response(request, response, *args, **kwargs)
         answer.headers.setdefault("Cache-Control", "private, no-cache")
         return answer

@@ -26,6 +26,7 @@ class OperatorView(ApiView):
     """For sessions of the platform's people: viewers read, operators change. No keys."""
 
     permission_classes = (IsPlatform,)
+    looks_at_pool = True
 
 
 class SnapshotView(OperatorView):

@@ -2,7 +2,14 @@
 
 from django.urls import path
 
-from controlplane.fleet import api, api_moves, api_preflight, api_rebalancing, api_requests
+from controlplane.fleet import (
+    api,
+    api_moves,
+    api_pools,
+    api_preflight,
+    api_rebalancing,
+    api_requests,
+)
 
 urlpatterns = [
     path("snapshot", api.SnapshotView.as_view(), name="api-snapshot"),
@@ -28,4 +35,8 @@ urlpatterns = [
     path("rebalancing", api_rebalancing.RebalancingView.as_view(), name="api-rebalancing"),
     path("rebalancing/pause", api_rebalancing.PauseView.as_view(), name="api-rebalancing-pause"),
     path("rebalancing/resume", api_rebalancing.ResumeView.as_view(), name="api-rebalancing-resume"),
+    path("pools", api_pools.PoolsView.as_view(), name="api-pools"),
+    path("pools/<str:name>", api_pools.PoolView.as_view(), name="api-pool"),
+    path("pools/<str:name>/aliases", api_pools.AliasesView.as_view(), name="api-aliases"),
+    path("pools/<str:name>/aliases/<str:alias>", api_pools.AliasView.as_view(), name="api-alias"),
 ]

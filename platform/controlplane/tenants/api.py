@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import redis
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractBaseUser
 from django.db.models import Q
@@ -9,10 +10,13 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.admission.usage_now import usage_now
+from controlplane.api.errors import RETRY_S
 from controlplane.api.etags import etag_of, wanted_version
 from controlplane.api.idempotency import once
 from controlplane.api.inputs import changes_of, read_input, read_query
 from controlplane.api.pagination import PageQuery, page_of
+from controlplane.api.problem import Problem
 from controlplane.api.schema import CHANGED, CONFLICT, IDEMPOTENCY_KEY, IF_MATCH, ONCE
 from controlplane.api.shapes import ReasonInput
 from controlplane.api.views import ApiView, page_response
@@ -95,6 +99,27 @@ class TenantView(ApiView):
             reason=why,
         )
         return _one(changed)
+
+
+class LimitsView(ApiView):
+    @extend_schema(
+        operation_id="tenant_limits_get",
+        tags=["tenants"],
+        responses={200: shapes.LimitsOutput},
+        summary="A tenant's limits and how full they are now",
+    )
+    def get(self, request: Request, slug: str) -> Response:
+        tenant = self.tenant(slug)
+        try:
+            use = usage_now(tenant.pk)
+        except (redis.RedisError, OSError):
+            raise Problem(
+                503,
+                "The store does not answer; it knows what is used now.",
+                code="store_unavailable",
+                retry_after_s=RETRY_S,
+            ) from None
+        return Response(shapes.LimitsOutput(use).data)
 
 
 class MembersView(ApiView):

@@ -267,3 +267,27 @@ class MeOutput(serializers.Serializer[object]):
         child=serializers.ChoiceField(SCOPES), help_text="Of a key; empty for a user."
     )
     tenants = OwnRoleOutput(many=True, help_text="Those of which the caller is a member.")
+
+
+class UseOutput(serializers.Serializer[object]):
+    used = serializers.DecimalField(max_digits=24, decimal_places=8)
+    reserved = serializers.DecimalField(
+        max_digits=24,
+        decimal_places=8,
+        help_text="By requests under way, beyond what they have used so far.",
+    )
+    limit = serializers.DecimalField(
+        max_digits=24, decimal_places=8, allow_null=True, help_text="Null: none."
+    )
+    resets_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="When all of it is free if nothing more comes; null: as requests end.",
+    )
+
+
+class LimitsOutput(serializers.Serializer[object]):
+    requests_per_minute = UseOutput()
+    tokens_per_minute = UseOutput()
+    concurrency = UseOutput()
+    monthly_budget = UseOutput()
+    at = serializers.DateTimeField()

@@ -10,6 +10,7 @@ urlpatterns = [
     path("me", api.MeView.as_view(), name="api-me"),
     path("tenants", api.TenantsView.as_view(), name="api-tenants"),
     path(_TENANT, api.TenantView.as_view(), name="api-tenant"),
+    path(f"{_TENANT}/limits", api.LimitsView.as_view(), name="api-limits"),
     path(f"{_TENANT}/members", api.MembersView.as_view(), name="api-members"),
     path(f"{_TENANT}/members/<str:username>", api.MemberView.as_view(), name="api-member"),
     path(f"{_TENANT}/keys", api_keys.KeysView.as_view(), name="api-keys"),

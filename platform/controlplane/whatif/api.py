@@ -8,7 +8,9 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from controlplane.api.idempotency import once
 from controlplane.api.inputs import read_input
+from controlplane.api.schema import IDEMPOTENCY_KEY, ONCE
 from controlplane.api.shapes import ErrorSerializer
 from controlplane.fleet.api import OperatorView, whole_number
 from controlplane.whatif import serializers as shapes
@@ -26,6 +28,8 @@ _NO_RUN: Final = OpenApiResponse(ErrorSerializer, "There is no such run.")
 
 class WhatIfView(OperatorView):
     """Also gives refused wishes the shape of all our errors."""
+
+    looks_at_pool = False
 
     def handle_exception(self, exc: Exception) -> Response:
         if not isinstance(exc, WhatIfRefused):
@@ -65,6 +69,7 @@ class RunsView(WhatIfView):
 
     @extend_schema(
         operation_id="whatif_start",
+        parameters=[IDEMPOTENCY_KEY],
         request=shapes.RunInput,
         responses={
             202: OpenApiResponse(
@@ -72,15 +77,20 @@ class RunsView(WhatIfView):
             ),
             400: OpenApiResponse(ErrorSerializer, "`param` names the field, as pool.instances."),
             429: OpenApiResponse(ErrorSerializer, "Too many runs wait already."),
+            **ONCE,
         },
         summary="Simulate a scenario, alone or beside a second one",
     )
     def post(self, request: Request) -> Response:
         wanted = read_input(shapes.RunInput, request)
-        run = run_start(user=request.user, wish=Wish(**wanted))
-        where = reverse("api-whatif-run", args=[run.run_id])
-        body = shapes.RunDetailSerializer(run).data
-        return Response(body, status=202, headers={"Location": where})
+
+        def act() -> Response:
+            run = run_start(user=request.user, wish=Wish(**wanted))
+            where = reverse("api-whatif-run", args=[run.run_id])
+            body = shapes.RunDetailSerializer(run).data
+            return Response(body, status=202, headers={"Location": where})
+
+        return once(request, act, keeps_refusals=True)
 
 
 class RunView(WhatIfView):

@@ -1,0 +1,108 @@
+"""The shapes of the API of pools and model aliases. Units stand in the names."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from controlplane.api.fields import BIGINT_MAX, INT_MAX, Number, reason
+from controlplane.api.shapes import PageSerializer
+
+INSTANCES_MAX = 512
+
+
+def _count(help_text: str = "") -> serializers.IntegerField:
+    return serializers.IntegerField(
+        min_value=0, max_value=INSTANCES_MAX, required=False, help_text=help_text
+    )
+
+
+def _limit(most: int = INT_MAX) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        min_value=0, max_value=most, allow_null=True, required=False, help_text="Null: no limit."
+    )
+
+
+class PoolSettings(serializers.Serializer[object]):
+    """What may be set of a pool."""
+
+    served_model_name = serializers.CharField(
+        max_length=200, help_text="What clients call the model; changed only while it is off."
+    )
+    model = serializers.CharField(
+        max_length=500,
+        required=False,
+        allow_blank=True,
+        help_text="A folder or a hub id; empty: the default model. Changed only while it is off.",
+    )
+    is_enabled = serializers.BooleanField(
+        required=False, help_text="false: its instances are stopped."
+    )
+    instances = _count("Wanted now.")
+    min_instances = _count()
+    max_instances = _count()
+    engine_settings = serializers.DictField(
+        required=False, help_text="Settings of its engines that differ from the environment's."
+    )
+    band_low_steps = Number(
+        required=False, help_text="Average freeness under which the pool grows."
+    )
+    band_high_steps = Number(required=False, help_text="Average freeness over which it shrinks.")
+    rebalance_below_steps = Number(
+        required=False, help_text="An instance less free than this gives requests away."
+    )
+    rebalance_above_steps = Number(
+        required=False, help_text="An instance freer than this takes them."
+    )
+    requests_per_minute = _limit()
+    tokens_per_minute = _limit(BIGINT_MAX)
+    concurrency = _limit()
+    reason = reason()
+
+
+class PoolInput(PoolSettings):
+    name = serializers.CharField(max_length=32, help_text="In addresses; cannot be changed.")
+
+
+class PoolOutput(serializers.Serializer[object]):
+    name = serializers.CharField()
+    served_model_name = serializers.CharField()
+    model = serializers.CharField()
+    aliases = serializers.SerializerMethodField()
+    is_enabled = serializers.BooleanField()
+    instances = serializers.IntegerField()
+    min_instances = serializers.IntegerField()
+    max_instances = serializers.IntegerField()
+    engine_settings = serializers.DictField()
+    band_low_steps = serializers.FloatField()
+    band_high_steps = serializers.FloatField()
+    rebalance_below_steps = serializers.FloatField()
+    rebalance_above_steps = serializers.FloatField()
+    requests_per_minute = serializers.IntegerField(allow_null=True)
+    tokens_per_minute = serializers.IntegerField(allow_null=True)
+    concurrency = serializers.IntegerField(allow_null=True)
+    version = serializers.IntegerField(help_text="Also the ETag.")
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+    def get_aliases(self, pool: Any) -> list[str]:
+        """Other names under which clients may ask for its model"""
+        return sorted(alias.alias for alias in pool.aliases.all())
+
+
+class PoolsOutput(PageSerializer):
+    data = PoolOutput(many=True)
+
+
+class AliasInput(serializers.Serializer[object]):
+    reason = reason()
+
+
+class AliasOutput(serializers.Serializer[object]):
+    alias = serializers.CharField()
+    pool = serializers.CharField(source="pool.name")
+    version = serializers.IntegerField()
+    updated_at = serializers.DateTimeField()
+
+
+class AliasesOutput(PageSerializer):
+    data = AliasOutput(many=True)

@@ -1,0 +1,182 @@
+"""Every operation of `/api/v1` against its own schema, as every kind of caller: whatever is sent,
+nothing breaks, and each answer is one that the schema tells of."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import schemathesis
+from django.contrib.auth.models import User
+from django.core.handlers.wsgi import WSGIHandler
+from django.db import transaction
+from django.test import Client
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as trials
+from hypothesis.strategies import SearchStrategy
+from pytest_django.fixtures import Settings as DjangoSettings
+from schemathesis import BaseSchema, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from controlplane.tenants.access import Role
+from tests.controlplane.api_pool import ApiPool, serving
+from tests.controlplane.api_world import (
+    TenantWorld,
+    a_pool,
+    everybodys_slo,
+    forget_attempts,
+    platform_user,
+    tenant_world,
+)
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+EXAMPLES = {GenerationMode.POSITIVE: 2, GenerationMode.NEGATIVE: 1}
+"""A caller, an operation and a kind of data: some 2,000 calls in all."""
+CSRF = "c" * 32
+RUNNING = f"chatcmpl-{'a' * 32}"
+
+Headers = dict[str, str]
+
+
+@pytest.fixture
+def alpha(db: None) -> TenantWorld:
+    a_pool()
+    everybodys_slo()
+    return tenant_world("alpha")
+
+
+@pytest.fixture
+def pool(store_url: str, settings: DjangoSettings) -> Iterator[ApiPool]:
+    with serving(store_url, settings) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def fresh_attempts() -> Iterator[None]:
+    forget_attempts()
+    yield
+    forget_attempts()
+
+
+def session(user: Any) -> Headers:
+    """Returns what a browser sends for somebody who is logged in."""
+    client = Client()
+    client.force_login(user)
+    cookie = client.cookies["sessionid"].value
+    return {"Cookie": f"sessionid={cookie}; csrftoken={CSRF}", "X-CSRFToken": CSRF}
+
+
+def key(text: str) -> Headers:
+    return {"Authorization": f"Bearer {text}"}
+
+
+class SentBy:
+    """The application, called by somebody."""
+
+    def __init__(self, headers: Headers) -> None:
+        self.headers = headers
+        self._app = WSGIHandler()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        # Here, as the client in between takes cookies of its own jar alone.
+        sent = {f"HTTP_{name.upper().replace('-', '_')}": v for name, v in self.headers.items()}
+        return self._app({**environ, **sent}, start_response)
+
+
+@functools.cache
+def schema_of_application() -> tuple[BaseSchema, SentBy]:
+    """Returns the schema as it is served, and the application that its calls go to.
+
+    Read once: what is learnt of it for one caller serves all.
+    """
+    app = SentBy(session(User.objects.create_user("reader")))
+    return schemathesis.openapi.from_wsgi("/api/v1/schema/?format=json", app), app
+
+
+CALLERS: Mapping[str, Callable[[TenantWorld], Headers]] = {
+    "anonymous": lambda alpha: {},
+    "platform viewer": lambda alpha: session(platform_user(Role.VIEWER)),
+    "platform operator": lambda alpha: session(platform_user(Role.OPERATOR)),
+    "platform owner": lambda alpha: session(platform_user(Role.OWNER)),
+    "tenant viewer": lambda alpha: session(alpha.members[Role.VIEWER]),
+    "tenant admin": lambda alpha: session(alpha.members[Role.TENANT_ADMIN]),
+    "tenant owner": lambda alpha: session(alpha.members[Role.OWNER]),
+    "key to read": lambda alpha: key(alpha.texts["read"]),
+    "key to manage": lambda alpha: key(alpha.texts["manage"]),
+    "another tenant's key": lambda alpha: key(tenant_world("bravo").texts["manage"]),
+}
+
+
+def places(alpha: TenantWorld) -> dict[str, str]:
+    """Returns what there is, for the parameters of paths."""
+    return {
+        "slug": alpha.tenant.slug,
+        "public_id": alpha.keys["inference"].public_id,
+        "username": alpha.members[Role.VIEWER].username,
+        "request_id": RUNNING,
+        "priority_class": "high",
+    }
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_every_answer_is_one_that_the_schema_tells_of(
+    caller: str, alpha: TenantWorld, pool: ApiPool
+) -> None:
+    pool.run(RUNNING, alpha.tenant)
+    schema, app = schema_of_application()
+    app.headers, known = CALLERS[caller](alpha), places(alpha)
+    failures: list[str] = []
+    calls = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        names = {parameter.name for parameter in operation.path_parameters}
+        for mode, examples in EXAMPLES.items():
+            real = {n: v for n, v in known.items() if n in names}
+            strategy = operation.as_strategy(
+                mode, path_parameters=real if mode is GenerationMode.POSITIVE else None
+            )
+            problems, count = answers(strategy, examples)
+            failures += problems
+            calls += count
+    assert not failures, "\n\n".join(failures[:10])
+    assert calls > 100
+
+
+def answers(strategy: SearchStrategy[schemathesis.Case], examples: int) -> tuple[list[str], int]:
+    """Returns what was wrong with answers to so many calls, and how many there were."""
+    failures: list[str] = []
+    calls = 0
+
+    @trials(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=strategy)
+    def call(case: schemathesis.Case) -> None:
+        nonlocal calls
+        calls += 1
+        # What one call changes, the next one must not miss.
+        with transaction.atomic():
+            try:
+                case.call_and_validate(checks=CHECKS)
+            except FailureGroup as found:
+                failures.append(f"{case.operation.label}: {found}: {found.exceptions}")
+            transaction.set_rollback(True)
+
+    call()
+    return failures, calls
