@@ -27,7 +27,7 @@ class Group(NamedTuple):
 MODEL: Final = (
     Field("model", "Model", "A folder with a checkpoint or a hub id; empty: the default model.",
           "text", "", ENVIRONMENT, AT_START, is_optional=True, empty_words=ENVIRONMENT),
-    Field("served_model_name", "Name for clients", "What clients write as `model`.", "text"),
+    Field("served_model_name", "Name for clients", "What clients write as “model”.", "text"),
 )  # fmt: skip
 INSTANCES: Final = (
     Field("is_enabled", "Enabled", "Off: its instances are stopped and its model is not listed.",

@@ -107,7 +107,8 @@ def charts(state: SloState, budget: Budget, ttft: Bins, tpot: Bins) -> list[Char
     days = f"{state.window_days} days"
     return [
         Chart(
-            "attainment", "Attainment", f"% of requests, {days}", _attainment_words(state),
+            "attainment", "Attainment", f"% of requests, {days}; dashed: the objective",
+            _attainment_words(state),
             ("From, UTC", "Requests", "Attainment"),
             _thin([(_day(p.at), f"{p.requests:,}", percent(p.attainment)) for p in state.series]),
         ),

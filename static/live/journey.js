@@ -36,6 +36,7 @@ export class Journey {
     this.chips = find(facts, ".chips");
     this.button = /** @type {HTMLButtonElement} */ (find(facts, ".move"));
     this.result = find(facts, ".move-result");
+    this.link = /** @type {HTMLAnchorElement} */ (find(facts, ".request-link"));
     this.token = token;
     this.requestId = "";
     this.isOver = false;
@@ -47,6 +48,8 @@ export class Journey {
   /** Takes one of the server's events about the answer. @param {any} data */
   take(data) {
     this.requestId = data.request_id;
+    this.link.href = `/requests/${encodeURIComponent(this.requestId)}/`;
+    this.link.hidden = false;
     if (data.to) {
       setText(this.result, "");
       this.button.disabled = false;

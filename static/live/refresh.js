@@ -71,6 +71,15 @@ async function follow(element) {
   setTimeout(() => follow(element), wait_ms);
 }
 
-for (const element of document.querySelectorAll("[data-refresh]")) {
+const followed = new WeakSet();
+
+/** @param {Element} element */
+function begin(element) {
+  if (followed.has(element)) return;
+  followed.add(element);
   setTimeout(() => follow(element), Number(element.getAttribute("data-every-ms")));
 }
+
+document.querySelectorAll("[data-refresh]").forEach(begin);
+// What a filter has put in place is followed too.
+document.addEventListener("htmx:afterSettle", () => document.querySelectorAll("[data-refresh]").forEach(begin));

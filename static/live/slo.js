@@ -36,7 +36,6 @@ function attainment(data, colour) {
   layout.yaxis.range = [Math.max(0, low - (100 - low) * 0.15 - 0.1), 100.05];
   layout.yaxis.ticksuffix = " %";
   line(layout, { y0: goal, y1: goal, x0: 0, x1: 1, xref: "paper" }, colour("--s2"));
-  note(layout, { x: 0, xref: "paper", xanchor: "left", y: goal, yanchor: "top" }, `objective ${number(goal)} %`, colour("--s2"));
   return { traces: [trace], layout };
 }
 
@@ -75,6 +74,8 @@ function spread(bars, colour) {
   delete layout.xaxis.tickformat;
   delete layout.xaxis.hoverformat;
   Object.assign(layout.xaxis, { type: "linear", range: [first, last], tickmode: "array", tickvals: ticks, ticktext: ticks.map((v) => duration(10 ** v)) });
+  // Room above the bars for the target's name.
+  layout.yaxis.range = [0, Math.max(...bars.counts) * 1.2];
   layout.bargap = 0.08;
   layout.hovermode = "closest";
   if (bars.target !== null) {

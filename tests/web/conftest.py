@@ -106,10 +106,15 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         "web.views.status",
         "web.views.whatif",
         "web.tenant_dialog",
+        "web.request_live",
         "web.views.ledger",
         "web.views.welcome",
     ):
-        monkeypatch.setattr(f"{module}.fleet_watch", lambda: made)
+        monkeypatch.setattr(f"{module}.fleet_watch", lambda pool="": made)
+    monkeypatch.setattr("web.request_live.all_watches", lambda: [made])
+    for module in ("web.request_live", "web.views.request_page"):
+        # Whose the requests are that run now; a test that asks has records of its own.
+        monkeypatch.setattr(f"{module}.facts_of", lambda ids: {})
     client = SimpleNamespace(view=view, config=SimpleNamespace(pool="default"))
     monkeypatch.setattr("controlplane.fleet.move_selectors.pool_client", lambda: client)
     for module in ("web.views.move_dialog", "web.views.preflight"):
