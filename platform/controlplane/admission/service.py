@@ -20,7 +20,7 @@ from django.db import DatabaseError
 
 from controlplane.admission.leases import Asked, Change, Lease, Used
 from controlplane.admission.sources import Sources
-from controlplane.admission.store import AdmissionStore
+from controlplane.admission.store import ANSWER_TIMEOUT_S, AdmissionStore
 from controlplane.admission.verdict import (
     BUDGET_UNKNOWN,
     DUPLICATE,
@@ -42,9 +42,6 @@ RENEW_EVERY_S: Final = 4.0
 """A lease outlives two renewals that fail."""
 LOOK_EVERY_S: Final = 2.0
 """For expired leases and for keys that were taken away."""
-ANSWER_TIMEOUT_S: Final = 2.0
-"""For a round trip of a millisecond; a burst of hundreds of requests may keep a process from its
-sockets for a second."""
 RETRY_EVERY_S: Final = 0.5
 BATCH: Final = 200
 """Changes of one call: about 5 ms of the store's time."""
@@ -111,8 +108,7 @@ class Admission:
                                  asked.estimate.output_tokens)  # fmt: skip
         for _ in range(BUDGET_TRIES):
             try:
-                async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    numbers, month = await self._store.reserve(asked, pool, units, LEASE_MS)
+                numbers, month = await self._store.reserve(asked, pool, units, LEASE_MS)
             except STORE_ERRORS as error:
                 self._add(Change("v", asked.request_id))
                 raise StoreAway from error

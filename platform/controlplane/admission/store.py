@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from controlplane.admission.batches import BatchedScript
 from controlplane.admission.leases import Asked, Change
 from controlplane.admission.scripts import (
     CHANGE,
@@ -19,6 +20,9 @@ from engine_pool.token_log import TokenLogReader, request_key
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+ANSWER_TIMEOUT_S: Final = 2.0
+"""For a round trip of a millisecond; a burst of hundreds of requests may keep a process from its
+sockets for a second."""
 _PLACE: Final = b"at:"
 """Before an engine request's id in a request's record (gateway/resume.py)."""
 
@@ -49,7 +53,7 @@ class AdmissionStore:
         self._store = store
         self._log = log
         self._owner = owner
-        self._reserve = store.register_script(RESERVE)
+        self._reserve = BatchedScript(store, RESERVE, ANSWER_TIMEOUT_S)
         self._change = store.register_script(CHANGE)
         self._look = store.register_script(LOOK)
         self._expired = store.register_script(EXPIRED)
@@ -63,7 +67,7 @@ class AdmissionStore:
             *(asked.estimate.prompt_tokens, asked.estimate.tokens, cost_units),
             *limit_args(asked.limits, pool),
         ]
-        *numbers, month = await self._reserve(keys=[], args=args)
+        *numbers, month = await self._reserve.call(args)
         return numbers, month.decode()
 
     async def change(self, changes: Sequence[Change]) -> tuple[set[str], set[str]]:
@@ -101,4 +105,6 @@ class AdmissionStore:
         )
 
     async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._reserve.aclose()
         await self._store.aclose()
