@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.core.exceptions import NON_FIELD_ERRORS, RequestDataTooBig
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
 from django.core.exceptions import ValidationError as DjangoValidationError
-from django.db import DatabaseError, DataError
+from django.db import DatabaseError, DataError, IntegrityError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views import defaults
 from rest_framework import exceptions
@@ -121,6 +121,8 @@ def _of_framework(exc: exceptions.APIException) -> Problem:
 
 
 def _of_dependency(exc: Exception) -> Problem | None:
+    if isinstance(exc, IntegrityError):
+        return Problem(409, "Somebody else has just made the same; read it again.", code="exists")
     if isinstance(exc, DataError):
         return Problem(400, "A value cannot be stored: it is out of range or has odd characters.")
     if isinstance(exc, DatabaseError):
