@@ -79,9 +79,12 @@ class RequestRecord(models.Model):
             models.Index(fields=["instance", "-arrived_at"], name="request_instance"),
             models.Index(fields=["client_request_id"], name="request_client_id"),
             models.Index(
+                fields=["ended_at"], condition=models.Q(is_rolled=False), name="request_unrolled"
+            ),
+            models.Index(
                 fields=["tenant", "ended_at"],
                 condition=models.Q(is_rolled=False),
-                name="request_unrolled",
+                name="request_tenant_unrolled",
             ),
             models.Index(fields=["-arrived_at"], condition=MISSED, name="request_missed"),
             models.Index(

@@ -7,14 +7,14 @@ gives them different rows (SKIP LOCKED), SQLite lets in one after the other. Who
 rows that are not marked to the sums, in one statement (sums_sql.py), and is right to the second.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from django.db import transaction
-from django.db.models import F, Model
+from django.db import connection, transaction
+from django.db.models import Model
 
 from controlplane.gateway.metrics import violations
 from controlplane.gateway.models import RequestRecord, RequestStatus
@@ -22,6 +22,8 @@ from controlplane.usage.models import SloMinutes, UsageHour
 
 BATCH_ROWS: Final = 1000
 """Rows of one transaction: about 50 ms, so that no writer waits long on SQLite."""
+UPSERT_ROWS: Final = 200
+"""Rows of one statement: below SQLite's bound of parameters, also of old ones (2000 of 32766)."""
 BATCHES_MAX: Final = 100
 """Of one run; with 100,000 rows it ends within a task's time, and the next run goes on."""
 SHORT_S: Final = 300
@@ -98,7 +100,7 @@ def _roll_batch() -> int:
     rows = list(
         RequestRecord.objects.select_for_update(skip_locked=True)
         .filter(is_rolled=False)
-        .order_by("tenant_id", "ended_at")
+        .order_by("ended_at")
         .only(*_READ)[:BATCH_ROWS]
     )
     if not rows:
@@ -179,11 +181,31 @@ def _count(sums: "dict[Any, dict[str, int | Decimal]]", key: Any, more: Mapping[
 def _add(kind: type[Model], sums: Mapping[Any, Mapping[str, Any]]) -> None:
     """Adds to the rows of a table, and makes those that are missing.
 
-    In the keys' order, so that two workers never wait for each other in a circle.
+    In the keys' order, so that two workers never wait for each other in a circle. One statement for
+    many rows, which Django has no way to say.
     """
-    keys = sorted(sums)
-    empty = [kind(**key._asdict(), **dict.fromkeys(sums[key], 0)) for key in keys]
-    kind._default_manager.bulk_create(empty, ignore_conflicts=True)
-    for key in keys:
-        changes = {name: F(name) + value for name, value in sums[key].items() if value}
-        kind._default_manager.filter(**key._asdict()).update(**changes)
+    if not sums:
+        return
+    table, keys = kind._meta.db_table, sorted(sums)
+    by_column = {field.attname: field for field in kind._meta.concrete_fields}
+    names = [*keys[0]._fields, *sums[keys[0]]]
+    added = ", ".join(f"{name} = {table}.{name} + EXCLUDED.{name}" for name in sums[keys[0]])
+    row = f"({', '.join(['%s'] * len(names))})"
+    with connection.cursor() as cursor:
+        for batch in _batched(keys, UPSERT_ROWS):
+            values = [
+                by_column[name].get_db_prep_save(value, connection)
+                for key in batch
+                for name, value in zip(names, [*key, *sums[key].values()], strict=True)
+            ]
+            cursor.execute(
+                f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * len(batch))}"
+                f" ON CONFLICT ({', '.join(keys[0]._fields)}) DO UPDATE SET {added}",
+                values,
+            )
+
+
+def _batched(keys: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """Yields the keys in pieces."""
+    for start in range(0, len(keys), size):
+        yield keys[start : start + size]

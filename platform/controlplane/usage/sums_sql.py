@@ -114,4 +114,6 @@ def _grouped(
 ) -> "QuerySet[Any, Row]":
     # Names of their own: a sum may be called as a field is.
     named = {f"sum_{name}": expression for name, expression in sums.items()}
-    return rows.order_by().values(*groups).annotate(**named).values_list(*groups, *named)
+    # Without a group Django would take each row for one.
+    base = rows.order_by().annotate(all_rows=Value(1)).values(*(groups or ["all_rows"]))
+    return base.annotate(**named).values_list(*groups, *named)

@@ -67,8 +67,14 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="requestrecord",
+            index=models.Index(fields=["client_request_id"], name="request_client_id"),
+        ),
+        migrations.AddIndex(
+            model_name="requestrecord",
             index=models.Index(
-                fields=["client_request_id"], name="request_client_id"
+                condition=models.Q(("is_rolled", False)),
+                fields=["ended_at"],
+                name="request_unrolled",
             ),
         ),
         migrations.AddIndex(
@@ -76,7 +82,7 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("is_rolled", False)),
                 fields=["tenant", "ended_at"],
-                name="request_unrolled",
+                name="request_tenant_unrolled",
             ),
         ),
         migrations.AddIndex(
