@@ -25,7 +25,7 @@ def percent(share: float | None) -> str:
     if share is None:
         return DASH
     value = share * 100
-    digits = 2 if 99 < value < 99.995 else 1 if abs(value) < 99.95 and value % 1 else 0
+    digits = 2 if 99 < value < 99.995 else 1 if abs(value) < 99.95 and round(value, 1) % 1 else 0
     return f"{value:,.{digits}f} %".replace("-", MINUS)
 
 

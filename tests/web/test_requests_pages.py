@@ -387,7 +387,7 @@ def test_durations_are_short(value_ms: float | None, words: str) -> None:
 @pytest.mark.parametrize(
     ("share", "words"),
     [(None, DASH), (1.0, "100 %"), (0.9991, "99.91 %"), (0.99999, "100 %"), (0.427, "42.7 %"),
-     (0.5, "50 %"), (-0.5, f"{MINUS}50 %")],
+     (0.5, "50 %"), (0.50000001, "50 %"), (-0.5, f"{MINUS}50 %")],
 )  # fmt: skip
 def test_shares_keep_what_tells_them_from_all(share: float | None, words: str) -> None:
     assert percent(share) == words
