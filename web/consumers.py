@@ -11,6 +11,7 @@ import logging
 import time
 from importlib import import_module
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
@@ -19,6 +20,8 @@ from django.contrib.auth import get_user
 from django.db import DatabaseError
 from django.http import HttpRequest
 
+from controlplane.errors import NotVisible
+from controlplane.fleet.middleware import PARAMETER
 from controlplane.fleet.observer import LOOK_EVERY_S, Observer
 from controlplane.fleet.permissions import is_viewer
 from controlplane.fleet.watch import fleet_watch
@@ -52,7 +55,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if not await database_sync_to_async(is_viewer)(self.scope["user"]):
             await self.close(messages.CLOSE_NOT_ALLOWED)
             return
-        watch = fleet_watch()
+        try:
+            watch = fleet_watch(_pool_of(self.scope.get("query_string", b"")))
+        except NotVisible:
+            await self.close(messages.CLOSE_BROKEN)
+            return
         watch.start()
         self._observer = watch.observer
         self._pool = watch.pool
@@ -134,6 +141,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _send(self, message: messages.ServerMessage) -> None:
         text = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         await self.send(text_data=text)
+
+
+def _pool_of(query: bytes) -> str:
+    """Returns the pool that the page is about; empty: the default one."""
+    return parse_qs(query.decode("ascii", "replace")).get(PARAMETER, [""])[0]
 
 
 def _parse(text: str) -> dict[str, int]:

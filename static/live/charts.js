@@ -1,6 +1,6 @@
 // The charts over time. Plotly draws them; only those in view, once a second at most.
 
-import { byId, setText } from "./dom.js";
+import { byId, ofPool, setText } from "./dom.js";
 import { position } from "./drawing.js";
 import { number } from "./format.js";
 import { GAP_S, HISTORY_S, axisRange, merge, ticks, withGaps } from "./points.js";
@@ -92,7 +92,7 @@ export class Charts {
   /** Fetches the points that are missing, all of them in one call. */
   async fill() {
     const since = Math.floor(this.points.at(-1)?.at_unix_s ?? 0);
-    const url = since ? `/api/v1/history?since_unix_s=${since}` : "/api/v1/history";
+    const url = `/api/v1/history?${ofPool()}${since ? `&since_unix_s=${since}` : ""}`;
     this.missing = false;
     try {
       const answer = await fetch(url, { signal: AbortSignal.timeout(TIMEOUT_MS) });

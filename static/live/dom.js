@@ -62,3 +62,9 @@ export function speak(text) {
     lastSpoken_ms = Date.now();
   }, Math.max(100, lastSpoken_ms + 5000 - Date.now()));
 }
+
+/** The query that names the page's pool, for what a script asks the server. */
+export function ofPool() {
+  const shell = /** @type {HTMLElement | null} */ (document.querySelector(".shell"));
+  return new URLSearchParams({ pool: shell?.dataset.pool ?? "" }).toString();
+}

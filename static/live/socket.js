@@ -1,6 +1,7 @@
 // The one socket of a tab. Modules register handlers by topic; nobody else opens a socket.
 
 import { LOST_AFTER_S, ServerClock, backoff_s } from "./ages.js";
+import { ofPool } from "./dom.js";
 import * as messages from "./messages.js";
 import { applyDelta, applySnapshot } from "./store.js";
 
@@ -80,7 +81,7 @@ class Live {
   connect() {
     clearTimeout(this.retry);
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    const socket = new WebSocket(`${scheme}//${location.host}${messages.PATH}`);
+    const socket = new WebSocket(`${scheme}//${location.host}${messages.PATH}?${ofPool()}`);
     this.socket = socket;
     socket.onopen = () => this.subscribe();
     socket.onmessage = (event) => {
@@ -218,7 +219,7 @@ class Live {
     this.polled_s = now_s;
     const topics = [...this.handlers.keys()].join(",");
     try {
-      const answer = await fetch(`/live/snapshot/?topics=${encodeURIComponent(topics)}`, {
+      const answer = await fetch(`/live/snapshot/?${ofPool()}&topics=${encodeURIComponent(topics)}`, {
         headers: { Accept: "application/json" },
         signal: AbortSignal.timeout(5000),
       });

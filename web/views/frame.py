@@ -6,9 +6,11 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from controlplane.fleet.middleware import pool_of
 from controlplane.fleet.observer import Picture
 from controlplane.fleet.parts import StripRow
-from controlplane.fleet.watch import fleet_watch
+from controlplane.fleet.pool_selectors import PoolEntry, pool_entries
+from controlplane.fleet.watch import Watch, fleet_watch
 from web.messages import PATH
 from web.views.access import with_access
 
@@ -21,8 +23,18 @@ class Frame:
     model: str
     strip: StripRow
     at_unix_s: float
+    pools: list[PoolEntry]
+    """What the switch offers; one or none: there is nothing to switch."""
     live: dict[str, Any] | None
     """What the scripts need to go on from here; None: nothing is live for who may not see pools."""
+
+
+def watch_of(request: HttpRequest) -> Watch:
+    """Returns the watch on the pool that a page is about: `?pool=`, else the default one.
+
+    Raises: NotVisible.
+    """
+    return fleet_watch(pool_of(request))
 
 
 def render_page(
@@ -43,6 +55,7 @@ def render_page(
         model=watch.model or watch.pool,
         strip=picture.strip if sees_all else members_strip(picture.strip),
         at_unix_s=picture.at_unix_s,
+        pools=pool_entries() if sees_all else [],
         live=live if sees_all else None,
     )
     response = render(
@@ -56,11 +69,8 @@ def render_page(
 def members_strip(strip: StripRow) -> StripRow:
     """Returns what a tenant's member needs to know: whether the service answers, not of what it is
     made."""
-    if strip.tone == "ok":
-        headline, detail = "The service answers.", ""
-    else:
-        headline = "Part of the service does not answer."
-        detail = "Requests may wait longer or fail; its operators see why."
-    return strip._replace(
-        headline=headline, detail=detail, more=0, answering="", oldest_report_unix_s=None
-    )
+    if strip.tone != "bad":
+        return StripRow("ok", "The service answers.", None, "", 0, "", None)
+    said = "Requests may wait longer or fail; its operators see why."
+    headline = "Part of the service does not answer"
+    return StripRow("bad", headline, strip.since_unix_s, said, 0, "", None)

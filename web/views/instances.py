@@ -1,16 +1,19 @@
 """One instance, and the requests that an operator may move away from it."""
 
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_safe
 
+from controlplane.fleet.middleware import PARAMETER
 from controlplane.fleet.observer import Observer, Picture
 from controlplane.fleet.picture import BAND_STEPS, InstanceRow, natural
 from controlplane.fleet.rebalancing_picture import thinks_of_row
 from controlplane.fleet.watch import fleet_watch
 from controlplane.tenants.access import Role
+from engine_pool.client import served_clients
 from engine_pool.types import InstanceLoad, RequestLoad
 from web.views.access import needs
 from web.views.frame import render_page
@@ -51,6 +54,8 @@ def instance(request: HttpRequest, name: str) -> HttpResponse:
     picture = watch.observer.look()
     row = picture.rows.get(name)
     if row is None:
+        if pool := _pool_with(name):
+            return redirect(f"{request.path}?{urlencode({PARAMETER: pool})}")
         raise Http404("There is no instance of this name.")
     side = side_of(watch.observer, picture, name, REQUESTS_SHOWN)
     context = {
@@ -76,6 +81,12 @@ def requests(request: HttpRequest) -> HttpResponse:
     response = render(request, "cluster/requests.html", context)
     response["Cache-Control"] = "no-store"
     return response
+
+
+def _pool_with(instance: str) -> str:
+    """Returns the pool of an instance, whose name is unique in the installation; empty: none."""
+    clients = served_clients()
+    return next((c.config.pool for c in clients if instance in c.view.statuses), "")
 
 
 def sides_of(observer: Observer, picture: Picture) -> list[Side]:
