@@ -276,7 +276,7 @@ return {others, settled}
 )
 
 # ARGV: tenant, 1 to sum up what its leases reserve. Returns {its standing, month, spent or -1,
-# tokens reserved, cost reserved}.
+# tokens and cost that are reserved and not used}.
 LOOK: Final = (
     _PRELUDE
     + """
@@ -287,9 +287,12 @@ local spent = redis.call('GET', tenant .. ':spent:' .. this_month)
 local held, held_cost = 0, 0
 if ARGV[2] == '1' then
   for _, id in ipairs(redis.call('ZRANGE', tenant .. ':live', 0, -1)) do
-    local f = redis.call('HMGET', P .. 'lease:' .. id, 'tok', 'act', 'cost', 'acost')
+    local f = redis.call('HMGET', P .. 'lease:' .. id, 'tok', 'act', 'cost', 'acost', 'b')
     if f[1] then
-      held = held + math.max(0, tonumber(f[1]) - tonumber(f[2]))
+      -- What was reserved earlier is in no window any more.
+      if tonumber(f[5]) >= now_s - WINDOW then
+        held = held + math.max(0, tonumber(f[1]) - tonumber(f[2]))
+      end
       held_cost = held_cost + math.max(0, tonumber(f[3]) - tonumber(f[4]))
     end
   end

@@ -86,7 +86,6 @@ def _use_of(
 ) -> LimitUse:
     def window(used: tuple[int, int], held: int, limit: int | None) -> Use:
         resets_at = now + timedelta(milliseconds=used[1])
-        # What was reserved more than a minute ago is in no window any more.
         return Use(Decimal(max(0, used[0])), Decimal(held), _number(limit), resets_at)
 
     next_month = (now.replace(day=1) + timedelta(days=32)).replace(
