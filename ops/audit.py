@@ -110,7 +110,7 @@ def _ask(lock: str, source: str) -> Finding | None:
     program = Path(sys.executable).with_name("pip-audit")
     # The lock names every package with its version: nothing is resolved, nothing installed.
     how = ["--no-deps", "--disable-pip", "--progress-spinner=off", "--format=json"]
-    command = [program, "-r", lock, *how, f"--vulnerability-service={source}"]
+    command = [str(program), "-r", lock, *how, f"--vulnerability-service={source}"]
     try:
         asked = subprocess.run(
             [*command, f"--timeout={ANSWER_TIMEOUT_S}"],

@@ -35,7 +35,7 @@ REFUSAL: Final = "ferry.refusal"
 """Key in a request's META: why the service has refused what the form says."""
 
 
-class CappedPaginator(Paginator):  # type: ignore[type-arg]
+class CappedPaginator(Paginator):
     """Counts no further than ROWS_MAX: counting ten million rows takes seconds on each page."""
 
     @cached_property
@@ -46,7 +46,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
         return min(len(rows), ROWS_MAX)
 
 
-class ReasonForm(forms.ModelForm):  # type: ignore[type-arg]
+class ReasonForm(forms.ModelForm):
     """A form that knows which version the person has seen, and asks why."""
 
     reason = forms.CharField(
@@ -146,7 +146,7 @@ class RoleAdmin(ModelAdmin):
         if refusal is None:
             return form
 
-        class RefusedForm(form):  # type: ignore[misc,valid-type]
+        class RefusedForm(form):
             def clean(self) -> None:
                 super().clean()
                 self.add_error(None, refusal)

@@ -20,6 +20,9 @@ _SECRETS: Final = (
     # The password of a URL: a database's, a store's.
     (re.compile(r"\b([a-z][a-z0-9+]*://[^\s:/@]*):[^\s/@]+@"), r"\1:...@"),
 )
+# Python takes a replacement apart at its first use, which must not be while it is shutting down.
+for _pattern, _shown in _SECRETS:
+    _pattern.sub(_shown, "")
 _HINT: Final = re.compile(
     r"sk-|bearer|basic|cookie|sessionid|csrf|password|secret|://", re.IGNORECASE
 )

@@ -198,6 +198,7 @@ UNFOLD = admin_settings.UNFOLD
 MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = True
+SESSION_ENGINE = "controlplane.sessions"
 SESSION_COOKIE_AGE = 7 * 24 * 3600
 """Seconds after which a person logs in again."""
 SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"

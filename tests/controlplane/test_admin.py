@@ -54,7 +54,7 @@ def client_of(name: str, **flags: bool) -> Client:
 
 
 def page(kind: type, action: str = "changelist", *args: object) -> str:
-    return reverse(f"admin:{kind._meta.label_lower.replace('.', '_')}_{action}", args=args)  # type: ignore[attr-defined]
+    return reverse(f"admin:{kind._meta.label_lower.replace('.', '_')}_{action}", args=args)
 
 
 def form_of(client: Client, url: str, **typed: Any) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
+from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
 from django.http import HttpResponse
 from django.test import Client
 from django.utils import timezone
 
 from controlplane.audit.models import AuditEntry
+from controlplane.sessions import SessionStore, digest
 from tests.web.conftest import plain_static_files
 
 __all__ = ["plain_static_files"]
@@ -95,6 +97,33 @@ def test_a_login_makes_a_new_session_and_a_logout_ends_it() -> None:
     client.post("/logout/")
     client.cookies[settings.SESSION_COOKIE_NAME] = cookie.value
     assert client.get("/password/").status_code == 302, "an old session is none"
+
+
+def test_the_table_of_sessions_does_not_open_them() -> None:
+    client = Client()
+    client.post("/login/", {"username": "olga", "password": PASSWORD})
+    key = client.cookies[settings.SESSION_COOKIE_NAME].value
+    row = Session.objects.get()
+    assert row.session_key == digest(key)
+    assert key not in row.session_data
+    assert client.get("/password/").status_code == 200
+    client.cookies[settings.SESSION_COOKIE_NAME] = row.session_key
+    assert client.get("/password/").status_code == 302, "what stands in the table opens nothing"
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_sessions_work_without_blocking_too() -> None:
+    store = SessionStore()
+    await store.aset("name", "olga")
+    await store.asave()
+    key = store.session_key
+    assert key is not None
+    assert await SessionStore(key).aget("name") == "olga"
+    assert await store.aexists(key)
+    await store.acycle_key()
+    assert not await store.aexists(key)
+    await store.aflush()
+    assert not await Session.objects.aexists()
 
 
 @pytest.mark.parametrize(

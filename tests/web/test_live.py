@@ -9,9 +9,9 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth import alogin
 from django.contrib.auth.models import AnonymousUser, User
-from django.contrib.sessions.backends.db import SessionStore
 from django.http import HttpRequest
 
+from controlplane.sessions import SessionStore
 from tests.web.conftest import FakeView, FakeWatch
 from web import consumers, messages
 from web.consumers import LiveConsumer
