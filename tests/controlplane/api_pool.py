@@ -16,6 +16,7 @@ from engine_pool.live_view import LiveView
 from engine_pool.moves import Moves
 from engine_pool.store import connect, connect_async
 from engine_pool.token_log import request_key
+from engine_pool.types import PriorityClass
 from tests.controlplane.moving_pool import FakeMoveGate
 from tests.web import fake_pool
 
@@ -66,7 +67,9 @@ class ApiPool:
         """Has the first instance run a request of a tenant; returns its engine requests."""
         load = next(load for load in self.view.loads.values() if load.running)
         ids = [f"{i}_{request_id}" for i in range(choices)] if choices > 1 else [request_id]
-        added = [replace(load.running[0], request_id=i) for i in ids]
+        added = [
+            replace(load.running[0], request_id=i, priority_class=PriorityClass.NORMAL) for i in ids
+        ]
         self.view.apply(
             replace(load, seq=load.seq + 1, running=(*load.running, *added), at_unix_s=time.time())
         )
