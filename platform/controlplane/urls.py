@@ -1,9 +1,12 @@
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from controlplane.api import errors
 
 urlpatterns = [
+    # Our own page checks the new password and writes the audit.
+    path("admin/password_change/", RedirectView.as_view(url="/password/")),
     path("admin/", admin.site.urls),
     path("api/v1/", include("controlplane.api.urls")),
     path("api/v1/", include("controlplane.tenants.urls")),
