@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.errors import NotVisible
@@ -18,15 +18,15 @@ from controlplane.tenants.access import Access, Role
 from controlplane.tenants.models import ApiKey
 from controlplane.usage import selectors
 from controlplane.usage.export import usage_csv
-from controlplane.usage.models import SloMinutes, UsageHour
+from controlplane.usage.models import SloMinutes, UsageDay, UsageHour
 from controlplane.usage.retention import requests_forget, sums_forget
-from controlplane.usage.rollups import SHORT_S, ceil, floor, total, usage_roll
+from controlplane.usage.rollups import SHORT_S, Totals, ceil, floor, total, usage_roll
 from controlplane.usage.selectors import RequestFilters, month_cost, requests_list, usage_rows
 from controlplane.usage.sums import GroupBy, UsageSum
 from tests.controlplane.ledger import NOW, add, row, tenant
 
 OPERATOR = Access("op", platform=Role.OPERATOR)
-DAY = timedelta(days=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 pytestmark = pytest.mark.django_db
 
@@ -43,7 +43,8 @@ def facts() -> list[Any]:
     """All that is in the sums' tables."""
     hours = UsageHour.objects.order_by("tenant", "hour", "model", "priority_class", "key_id")
     minutes = SloMinutes.objects.order_by("tenant", "priority_class", "length_s", "at")
-    return [*hours.values(), *minutes.values()]
+    days = UsageDay.objects.order_by("tenant", "day", "model", "priority_class", "key_id")
+    return [*hours.values(), *days.values(), *minutes.values()]
 
 
 def without_ids(found: list[Any]) -> list[Any]:
@@ -82,6 +83,7 @@ def test_late_rows_and_many_runs_give_the_same_sums_as_one_run(
         pass
     in_pieces = without_ids(facts())
     UsageHour.objects.all().delete()
+    UsageDay.objects.all().delete()
     SloMinutes.objects.all().delete()
     RequestRecord.objects.update(is_rolled=False)
     monkeypatch.setattr("controlplane.usage.rollups.BATCH_ROWS", 1000)
@@ -131,6 +133,32 @@ def test_sums_are_right_before_between_and_after_roll_ups(group_by: GroupBy) -> 
     assert sum(one.partial for one in between) == 10
     assert sum(one.cost for one in between) == 40 * Decimal("0.00000125")
     assert sum(one.prompt_tokens for one in between) == 400
+
+
+@given(
+    st.lists(st.integers(0, 5 * 24 * 60), max_size=25, unique=True),
+    st.integers(0, 5 * 24),
+    st.integers(0, 5 * 24),
+    st.integers(0, 25),
+)
+@settings(max_examples=25)
+def test_a_time_counts_the_requests_that_ended_in_its_hours(
+    minutes: list[int], first: int, hours: int, rolled: int
+) -> None:
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    since, until = begin + first * HOUR, begin + (first + hours) * HOUR
+    with transaction.atomic():
+        alice = tenant()
+        made = [row(alice, begin + timedelta(minutes=m), output_tokens=m) for m in minutes]
+        add(*made[:rolled])
+        usage_roll()
+        add(*made[rolled:])
+        asked = {"access": OPERATOR, "tenants": None, "since": since, "until": until}
+        groups: list[GroupBy] = ["hour", "day", "model", "tenant"]
+        found = [sum(u.output_tokens for u in usage_rows(**asked, group_by=g)) for g in groups]
+        transaction.set_rollback(True)
+    there = [row.output_tokens for row in made if row.ended_at and since <= row.ended_at < until]
+    assert found == [sum(there)] * 4
 
 
 def test_times_come_in_their_order_and_the_rest_by_cost() -> None:
@@ -226,12 +254,12 @@ def test_what_is_forgotten_stays_in_the_sums_and_what_is_not_summed_stays() -> N
     usage_roll()
     assert requests_forget(before=NOW - 30 * DAY) == 1
     assert sum(one.requests for one in rows_by("month")) == 2
-    assert SloMinutes.objects.count() == 2
+    assert SloMinutes.objects.count() == 3
     sums_forget(now=NOW, kept_days=400)
     assert not SloMinutes.objects.filter(length_s=SHORT_S).exists()
     assert UsageHour.objects.count() == 2
     sums_forget(now=NOW, kept_days=39)
-    assert UsageHour.objects.count() == 1
+    assert UsageHour.objects.count() == UsageDay.objects.count() == 1
 
 
 def test_csv_is_exact_and_harmless() -> None:
@@ -282,8 +310,8 @@ def test_two_workers_at_once_count_each_row_once(monkeypatch: pytest.MonkeyPatch
             done.result(timeout=60)
     assert sum(rolled) == 40
     assert [one.requests for one in UsageHour.objects.all()] == [8] * 5
-    assert [one.met for one in SloMinutes.objects.all()] == [8] * 10
+    assert [one.met for one in SloMinutes.objects.all()] == [8] * 15
 
 
 def test_totals_of_nothing_are_empty() -> None:
-    assert total([]).usage == {}
+    assert total([]) == Totals()

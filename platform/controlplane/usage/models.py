@@ -37,13 +37,9 @@ class ModelPrice(models.Model):
         return f"{self.model} from {self.valid_from:%Y-%m-%d}"
 
 
-class UsageHour(models.Model):
-    """Sums of a tenant's requests that ended within an hour (UTC)."""
+class UsageSums(models.Model):
+    """Sums of a tenant's requests that ended within a period."""
 
-    hour = models.DateTimeField(help_text="Its beginning.")
-    tenant = models.ForeignKey(
-        "tenants.Tenant", on_delete=models.CASCADE, related_name="usage_hours", db_constraint=False
-    )
     key_id = models.BigIntegerField(help_text="Row id of the key; 0: the playground.")
     model = models.CharField(max_length=200)
     priority_class = models.CharField(max_length=8, choices=CLASS_CHOICES)
@@ -54,6 +50,18 @@ class UsageHour(models.Model):
     cached_tokens = models.PositiveBigIntegerField()
     output_tokens = models.PositiveBigIntegerField()
     cost = models.DecimalField(max_digits=18, decimal_places=8)
+
+    class Meta:
+        abstract = True
+
+
+class UsageHour(UsageSums):
+    """Sums of an hour (UTC)."""
+
+    hour = models.DateTimeField(help_text="Its beginning.")
+    tenant = models.ForeignKey(
+        "tenants.Tenant", on_delete=models.CASCADE, related_name="usage_hours", db_constraint=False
+    )
 
     class Meta:
         constraints = [
@@ -68,11 +76,32 @@ class UsageHour(models.Model):
         return f"{self.tenant_id} {self.hour:%Y-%m-%d %H}h {self.model}"
 
 
+class UsageDay(UsageSums):
+    """Sums of a day (UTC): the same as of its hours, for questions about weeks and months."""
+
+    day = models.DateTimeField(help_text="Its beginning.")
+    tenant = models.ForeignKey(
+        "tenants.Tenant", on_delete=models.CASCADE, related_name="usage_days", db_constraint=False
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "day", "model", "priority_class", "key_id"],
+                name="one_usage_day",
+            )
+        ]
+        indexes = [models.Index(fields=["day"], name="usage_day")]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.day:%Y-%m-%d} {self.model}"
+
+
 class SloMinutes(models.Model):
-    """How many of a tenant's requests met their targets, in five minutes or in an hour."""
+    """How many of a tenant's requests met their targets, in five minutes, an hour or a day."""
 
     at = models.DateTimeField(help_text="Its beginning.")
-    length_s = models.PositiveIntegerField(help_text="300 or 3600.")
+    length_s = models.PositiveIntegerField(help_text="300, 3600 or 86400.")
     tenant = models.ForeignKey(
         "tenants.Tenant", on_delete=models.CASCADE, related_name="slo_minutes", db_constraint=False
     )

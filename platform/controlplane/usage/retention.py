@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from controlplane.gateway.models import RequestRecord
-from controlplane.usage.models import SloMinutes, UsageHour
+from controlplane.usage.models import SloMinutes, UsageDay, UsageHour
 from controlplane.usage.rollups import SHORT_S
 
 SHORT_KEPT: Final = timedelta(days=4)
@@ -36,4 +36,5 @@ def sums_forget(*, now: datetime, kept_days: int) -> int:
     short, _ = SloMinutes.objects.filter(length_s=SHORT_S, at__lt=now - SHORT_KEPT).delete()
     periods, _ = SloMinutes.objects.filter(at__lt=before).delete()
     hours, _ = UsageHour.objects.filter(hour__lt=before).delete()
-    return short + periods + hours
+    days, _ = UsageDay.objects.filter(day__lt=before).delete()
+    return short + periods + hours + days

@@ -18,7 +18,7 @@ from django.db.models import Model
 
 from controlplane.gateway.metrics import violations
 from controlplane.gateway.models import RequestRecord, RequestStatus
-from controlplane.usage.models import SloMinutes, UsageHour
+from controlplane.usage.models import SloMinutes, UsageDay, UsageHour
 
 BATCH_ROWS: Final = 1000
 """Rows of one transaction: about 50 ms, so that no writer waits long on SQLite."""
@@ -28,7 +28,8 @@ BATCHES_MAX: Final = 100
 """Of one run; with 100,000 rows it ends within a task's time, and the next run goes on."""
 SHORT_S: Final = 300
 LONG_S: Final = 3600
-"""Lengths of the periods that SLOs are summed over."""
+DAY_S: Final = 86400
+"""Lengths of the periods that SLOs are summed over; usage has hours and days."""
 USAGE_SUMS: Final = (
     "requests",
     "failed",
@@ -57,11 +58,21 @@ _READ: Final = (
 )
 
 
-class UsageKey(NamedTuple):
+class HourKey(NamedTuple):
     """What a row of UsageHour is unique by, in the order in which rows are locked."""
 
     tenant_id: int
     hour: datetime
+    model: str
+    priority_class: str
+    key_id: int
+
+
+class DayKey(NamedTuple):
+    """What a row of UsageDay is unique by."""
+
+    tenant_id: int
+    day: datetime
     model: str
     priority_class: str
     key_id: int
@@ -80,7 +91,8 @@ class SloKey(NamedTuple):
 class Totals:
     """Sums of some rows."""
 
-    usage: dict[UsageKey, dict[str, int | Decimal]] = field(default_factory=dict)
+    hours: dict[HourKey, dict[str, int | Decimal]] = field(default_factory=dict)
+    days: dict[DayKey, dict[str, int | Decimal]] = field(default_factory=dict)
     slo: dict[SloKey, dict[str, int | Decimal]] = field(default_factory=dict)
 
 
@@ -106,7 +118,8 @@ def _roll_batch() -> int:
     if not rows:
         return 0
     totals = total(rows)
-    _add(UsageHour, totals.usage)
+    _add(UsageHour, totals.hours)
+    _add(UsageDay, totals.days)
     _add(SloMinutes, totals.slo)
     RequestRecord.objects.filter(pk__in=[row.pk for row in rows]).update(is_rolled=True)
     return len(rows)
@@ -117,12 +130,12 @@ def total(rows: Iterable[RequestRecord]) -> Totals:
     totals = Totals()
     for row in rows:
         at = row.ended_at or row.arrived_at
-        usage_key = UsageKey(
-            row.tenant_id, floor(at, LONG_S), row.model, row.priority_class, row.key_id
-        )
-        _count(totals.usage, usage_key, usage_of(row))
+        of = (row.model, row.priority_class, row.key_id)
+        used = usage_of(row)
+        _count(totals.hours, HourKey(row.tenant_id, floor(at, LONG_S), *of), used)
+        _count(totals.days, DayKey(row.tenant_id, floor(at, DAY_S), *of), used)
         if counted := slo_of(row):
-            for length_s in (SHORT_S, LONG_S):
+            for length_s in (SHORT_S, LONG_S, DAY_S):
                 key = SloKey(row.tenant_id, row.priority_class, length_s, floor(at, length_s))
                 _count(totals.slo, key, counted)
     return totals

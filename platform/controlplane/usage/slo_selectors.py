@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.db.models import Q
@@ -13,7 +13,7 @@ from controlplane.tenants.access import Access
 from controlplane.tenants.models import Slo
 from controlplane.tenants.selectors import Target, tenants_list, visible_to
 from controlplane.usage import slo, sums_sql
-from controlplane.usage.rollups import LONG_S, SHORT_S, floor
+from controlplane.usage.rollups import DAY_S, LONG_S, SHORT_S, floor
 from controlplane.usage.slo import Counted
 from controlplane.usage.sums import SloPoint, SloState
 from engine_pool.types import PriorityClass
@@ -88,7 +88,7 @@ def slow_requests(
     limit: int,
 ) -> Sequence[RequestRecord]:
     """Returns requests that missed a target, newest arrival first, SLOW_MAX at most."""
-    found = visible_to(access, RequestRecord.objects.select_related("tenant"))
+    found = visible_to(access, RequestRecord.objects.prefetch_related("tenant"))
     found = found.filter(MISSED, arrived_at__gte=since)
     if tenant_id is not None:
         found = found.filter(tenant_id=tenant_id)
@@ -156,30 +156,40 @@ def _state(tenant: str, key: _Key, row: Slo, counts: _Counts) -> SloState:
 
 
 def _with_series(states: Sequence[SloState], now: datetime) -> list[SloState]:
-    if not states:
-        return []
-    start = window_start(now, max(state.window_days for state in states))
     tenants = {state.tenant_id for state in states}
-    hours: dict[_Key, dict[datetime, Counted]] = defaultdict(dict)
-    for tenant, name, at, requests, met in sums_sql.slo_series_parts(tenants=tenants, start=start):
-        known = hours[tenant, name].get(at, Counted())
-        hours[tenant, name][at] = known + Counted(requests, requests - met)
+    found: dict[tuple[bool, int, str], dict[datetime, Counted]] = defaultdict(dict)
+    for by_day in {not _is_hourly(state) for state in states}:
+        days = max(state.window_days for state in states if _is_hourly(state) is not by_day)
+        parts = sums_sql.slo_series_parts(
+            tenants=tenants, start=window_start(now, days), by_day=by_day
+        )
+        for tenant, name, at, requests, met in parts:
+            periods = found[by_day, tenant, name]
+            periods[at] = periods.get(at, Counted()) + Counted(requests, requests - met)
     return [
-        replace(state, series=_series(state, hours[state.tenant_id, state.priority_class], now))
+        replace(
+            state,
+            series=_series(
+                state, found[not _is_hourly(state), state.tenant_id, state.priority_class], now
+            ),
+        )
         for state in states
     ]
 
 
+def _is_hourly(state: SloState) -> bool:
+    return state.window_days <= HOURLY_MAX_DAYS
+
+
 def _series(
-    state: SloState, hours: Mapping[datetime, Counted], now: datetime
+    state: SloState, periods: Mapping[datetime, Counted], now: datetime
 ) -> tuple[SloPoint, ...]:
     """Returns a point for each hour or day with requests that count."""
     start = window_start(now, state.window_days)
-    is_hourly = state.window_days <= HOURLY_MAX_DAYS
     points: dict[datetime, Counted] = {}
-    for at in sorted(at for at in hours if at >= start):
-        begin = at if is_hourly else at.astimezone(UTC).replace(hour=0)
-        points[begin] = points.get(begin, Counted()) + hours[at]
+    for at in sorted(at for at in periods if at >= start):
+        begin = at if _is_hourly(state) else floor(at, DAY_S)
+        points[begin] = points.get(begin, Counted()) + periods[at]
     return tuple(
         SloPoint(at, counted.requests, slo.attainment(counted)) for at, counted in points.items()
     )

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.db.models import Count, Q, QuerySet, Sum, Value
+from django.db.models import Count, F, Q, QuerySet, Sum, Value
 from django.db.models.functions import TruncHour
 
 from controlplane.gateway.models import MISSED, RequestRecord, RequestStatus
-from controlplane.usage.models import SloMinutes, UsageHour
-from controlplane.usage.rollups import LONG_S, SHORT_S, USAGE_SUMS
+from controlplane.usage.models import SloMinutes, UsageDay, UsageHour
+from controlplane.usage.rollups import DAY_S, LONG_S, SHORT_S, USAGE_SUMS, ceil, floor
 
 VALID: Final = Q(is_ttft_met__isnull=False) | Q(is_tpot_met__isnull=False)
 FAILED: Final = Q(status=RequestStatus.FAILED)
@@ -21,16 +21,21 @@ Row = tuple[Any, ...]
 
 
 def usage_parts(
-    groups: Sequence[str], *, tenants: Collection[int] | None, since: datetime, until: datetime
+    groups: Sequence[str],
+    *,
+    tenants: Collection[int] | None,
+    since: datetime,
+    until: datetime,
+    by_hour: bool = False,
 ) -> Iterator[Row]:
-    """Yields (the groups' values, USAGE_SUMS) of the requests that ended in the time.
+    """Yields (the groups' values, USAGE_SUMS) of the requests that ended in the time. One query.
 
-    `groups`: fields of UsageHour. `tenants`: None: all. `since`, `until`: whole hours. One query.
+    `groups`: fields that UsageHour and UsageDay have, or `at`: the beginning of an hour, or of the
+    day unless `by_hour`. `tenants`: None: all. `since`, `until`: whole hours.
     """
-    rolled = _of(UsageHour.objects.filter(hour__gte=since, hour__lt=until), tenants)
-    waiting = _of(_unrolled(since).filter(ended_at__lt=until), tenants)
-    if "hour" in groups:
-        waiting = waiting.annotate(hour=TruncHour("ended_at", tzinfo=UTC))
+    first, last = ceil(since, DAY_S), floor(until, DAY_S)
+    hours = UsageHour.objects.annotate(at=F("hour"))
+    in_time = hours.filter(hour__gte=since, hour__lt=until)
     added = {name: Sum(name) for name in USAGE_SUMS}
     counted = {
         "requests": Count("pk"),
@@ -38,9 +43,18 @@ def usage_parts(
         "partial": Count("pk", filter=Q(is_partial=True) & ~FAILED),
         **{name: Sum(name) for name in USAGE_SUMS[3:]},
     }
-    parts = _grouped(rolled, groups, added), _grouped(waiting, groups, counted)
+    waiting = _unrolled(since).filter(ended_at__lt=until).annotate(at=_HOUR_OF_END)
+    parts = [_grouped(_of(waiting, tenants), groups, counted)]
+    if by_hour or first >= last:
+        parts.append(_grouped(_of(in_time, tenants), groups, added))
+    else:
+        # Whole days by their own sums, the hours before and after them by theirs.
+        days = UsageDay.objects.annotate(at=F("day")).filter(day__gte=first, day__lt=last)
+        before = hours.filter(hour__gte=since, hour__lt=first)
+        after = hours.filter(hour__gte=last, hour__lt=until)
+        parts += [_grouped(_of(part, tenants), groups, added) for part in (days, before, after)]
     # Without groups a part without rows gives one row of NULLs.
-    return (row for row in parts[0].union(parts[1], all=True) if row[len(groups)])
+    return (row for row in parts[0].union(*parts[1:], all=True) if row[len(groups)])
 
 
 def slo_parts(
@@ -53,7 +67,6 @@ def slo_parts(
     """
     none = Value(0)
     short_names = [f"{kind}_{name}" for name in sinces for kind in ("valid", "missed")]
-    hours = _of(SloMinutes.objects.filter(length_s=LONG_S, at__gte=start), tenants)
     window = {
         "in_window": Sum("requests"),
         "in_met": Sum("met"),
@@ -82,23 +95,37 @@ def slo_parts(
         counted[f"missed_{name}"] = Count("pk", filter=ended & MISSED)
     groups = ("tenant_id", "priority_class")
     waiting = _of(_unrolled(start).filter(VALID), tenants)
-    parts = (
-        _grouped(hours, groups, window | dict.fromkeys(short_names, none)),
-        _grouped(minutes, groups, dict.fromkeys(window, none) | short),
-        _grouped(waiting, groups, counted),
-    )
-    return iter(parts[0].union(parts[1], parts[2], all=True))
+    whole = window | dict.fromkeys(short_names, none)
+    parts = [_grouped(_of(part, tenants), groups, whole) for part in _periods(start, by_day=True)]
+    parts.append(_grouped(minutes, groups, dict.fromkeys(window, none) | short))
+    parts.append(_grouped(waiting, groups, counted))
+    return iter(parts[0].union(*parts[1:], all=True))
 
 
-def slo_series_parts(*, tenants: Collection[int] | None, start: datetime) -> Iterator[Row]:
-    """Yields (tenant's id, class, hour, requests, met) since `start`, a whole hour. One query."""
+def slo_series_parts(
+    *, tenants: Collection[int] | None, start: datetime, by_day: bool
+) -> Iterator[Row]:
+    """Yields (tenant's id, class, beginning, requests, met) of each hour since `start`, a whole
+    hour; or of each whole day, and of the hours before the first. One query."""
     groups = ("tenant_id", "priority_class", "at")
-    hours = _of(SloMinutes.objects.filter(length_s=LONG_S, at__gte=start), tenants)
-    ended = TruncHour("ended_at", tzinfo=UTC)
-    waiting = _of(_unrolled(start).filter(VALID), tenants).annotate(at=ended)
-    left = _grouped(hours, groups, {"valid": Sum("requests"), "good": Sum("met")})
+    added = {"valid": Sum("requests"), "good": Sum("met")}
     counted = {"valid": Count("pk"), "good": Count("pk") - Count("pk", filter=MISSED)}
-    return iter(left.union(_grouped(waiting, groups, counted), all=True))
+    waiting = _of(_unrolled(start).filter(VALID), tenants).annotate(at=_HOUR_OF_END)
+    parts = [_grouped(_of(part, tenants), groups, added) for part in _periods(start, by_day=by_day)]
+    return iter(_grouped(waiting, groups, counted).union(*parts, all=True))
+
+
+_HOUR_OF_END: Final = TruncHour("ended_at", tzinfo=UTC)
+
+
+def _periods(start: datetime, *, by_day: bool) -> list["QuerySet[SloMinutes]"]:
+    """Returns the periods since a moment: hours, or whole days and the hours before the first."""
+    hours = SloMinutes.objects.filter(length_s=LONG_S, at__gte=start)
+    if not by_day:
+        return [hours]
+    first = ceil(start, DAY_S)
+    days = SloMinutes.objects.filter(length_s=DAY_S, at__gte=first)
+    return [days, hours.filter(at__lt=first)]
 
 
 def _unrolled(since: datetime) -> "QuerySet[RequestRecord]":
