@@ -170,7 +170,7 @@ def opened(
         allowed.add(f"Failed to load resource: the server responded with a status of {refused}")
     page.on("console", note)
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(f"{site.url}/login/")
+    page.goto(f"{site.url}/login/?next=/cluster/")
     page.fill("input[name=username]", "operator")
     page.fill("input[name=password]", "operator")
     page.click("button.primary")

@@ -2,16 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth import alogin
-from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.models import AnonymousUser, Group, User
 from django.http import HttpRequest
 
 from controlplane.sessions import SessionStore
+from controlplane.tenants.access import VIEWERS_GROUP, Role
+from controlplane.tenants.models import Membership, Tenant
 from tests.web.conftest import FakeView, FakeWatch
 from web import consumers, messages
 from web.consumers import LiveConsumer
@@ -129,14 +131,37 @@ async def subscribe(socket: Socket, **topics: int) -> None:
     await socket.send_to(json.dumps({"t": messages.SUBSCRIBE, "topics": wanted}))
 
 
-@pytest.mark.parametrize("user", [AnonymousUser(), User(username="oscar", is_staff=False)])
-async def test_who_is_no_operator_is_shut_out(user: Any, watch: FakeWatch) -> None:
-    socket = Socket(user)
+async def anonymous() -> AnonymousUser:
+    return AnonymousUser()
+
+
+async def member() -> User:
+    """Makes the owner of a tenant, who has no role of the platform."""
+    made = await User.objects.acreate(username="mia")
+    tenant = await Tenant.objects.acreate(name="Acme", slug="acme")
+    await Membership.objects.acreate(tenant=tenant, user=made, role=Role.OWNER.value)
+    return made
+
+
+@pytest.mark.parametrize("who", [anonymous, member])
+async def test_who_may_not_see_the_pools_is_shut_out(
+    who: Callable[[], Awaitable[Any]], watch: FakeWatch
+) -> None:
+    socket = Socket(await who())
     await socket.connect()
     closed = await socket.receive_output(timeout=5)
     assert (closed["type"], closed["code"]) == ("websocket.close", messages.CLOSE_NOT_ALLOWED)
     await subscribe(socket, cluster_default=0)
     assert await socket.receive_nothing(timeout=0.2)
+
+
+async def test_a_viewer_of_the_platform_watches(watch: FakeWatch, fast: None) -> None:
+    viewer = await User.objects.acreate(username="vera")
+    await viewer.groups.aadd(await Group.objects.acreate(name=VIEWERS_GROUP))
+    socket = Socket(viewer)
+    await socket.connect()
+    assert (await receive(socket, messages.TICK))["t"] == messages.TICK
+    await socket.disconnect()
 
 
 async def test_a_subscription_gives_a_snapshot_then_deltas(socket: Socket, view: FakeView) -> None:

@@ -164,7 +164,7 @@ def test_without_scripts_the_tables_have_the_result(
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
-    page.goto(f"{eight.url}/login/")
+    page.goto(f"{eight.url}/login/?next=/cluster/")
     page.fill("input[name=username]", "operator")
     page.fill("input[name=password]", "operator")
     page.click("button.primary")

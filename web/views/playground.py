@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.urls import reverse
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_POST, require_safe
 
@@ -58,7 +59,12 @@ def playground(request: PageRequest) -> HttpResponse:
         "base_url": request.build_absolute_uri("/v1"),
         "query": f"?{urlencode({'tenant': tenant.slug})}" if tenant.slug != TENANT_SLUG else "",
     }
-    context = {"page": "playground", "model": model, "config": config}
+    context = {
+        "page": "playground",
+        "model": model,
+        "config": config,
+        "keys_url": reverse("web:tenant-keys", args=[tenant.slug]),
+    }
     return render_page(request, "playground/page.html", picture, context)
 
 

@@ -14,8 +14,8 @@ from controlplane.tenants.access import Role
 from controlplane.tenants.models import Tenant
 from controlplane.tenants.services import tenant_update
 from web.tenant_dialog import conflict_words, renew_version
-from web.tenant_forms import LIMITS, UNITS, LimitsForm
-from web.tenant_preview import Preview, preview_of
+from web.tenant_forms import LIMITS, LimitsForm
+from web.tenant_preview import NAMES, Preview, preview_of, shown
 from web.views.access import PageRequest, tenant_view
 from web.views.ledger import see
 from web.views.tenants import show_tab
@@ -81,9 +81,7 @@ def _page(
         "page": "tenant-limits",
         "form": form,
         "groups": [(title, [form[name] for name in names]) for title, names in GROUPS],
-        "reads": [
-            (form.fields[name].label, getattr(tenant, name), UNITS.get(name, "")) for name in LIMITS
-        ],
+        "reads": [(NAMES[name], shown(name, getattr(tenant, name))) for name in LIMITS],
         "may_set": may_set,
         "preview": preview
         or (preview_of(tenant, tenant, timezone.now()) if not form.errors else None),
