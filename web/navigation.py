@@ -97,9 +97,11 @@ def _member(access: Access) -> list[tuple[str, list[Item]]]:
     else:
         who = ("Who", [_item("tenants", "Tenants", "people", "web:tenants")])
     may_talk = any(role.covers(Role.OPERATOR) for role in access.tenants.values())
+    sees_audit = any(role.covers(Role.TENANT_ADMIN) for role in access.tenants.values())
     return [
         ("Now", [_item("requests", "Requests", "requests", "web:requests")]),
         (who[0], [*who[1], _item("slo", "SLO", "target", "web:slo")]),
+        ("Why", [_item("audit", "Audit", "audit", "web:audit")] if sees_audit else []),
         ("Use", [_item("playground", "Playground", "chat", "web:playground")] if may_talk else []),
     ]
 

@@ -1,5 +1,6 @@
 """A pool's settings, in groups, and how its row holds them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -118,7 +119,9 @@ def fields_of(groups: tuple[Group, ...]) -> tuple[Field, ...]:
 def values_of_pool(pool: Pool) -> dict[str, Any]:
     """Returns a pool's values by field; an engine setting that it has not of its own is None."""
     plain = {f.name: getattr(pool, f.name) for f in fields_of(_PLAIN)}
-    return plain | {f.name: pool.engine_settings.get(f.name) for f in ENGINE}
+    own = pool.engine_settings
+    # As an empty field is read: no text, or no number.
+    return plain | {f.name: own.get(f.name, "" if f.kind == "text" else None) for f in ENGINE}
 
 
 def changes_for(pool: Pool, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,13 +142,15 @@ def unfolded(problem: ValidationError) -> ValidationError:
     if not hasattr(problem, "error_dict"):
         return problem
     told = {name: " ".join(words) for name, words in problem.message_dict.items()}
-    name, _, words = told.get("engine_settings", "").partition(": ")
-    if words:
+    found = _ENGINE_ERROR.fullmatch(told.get("engine_settings", ""))
+    if found:
         told.pop("engine_settings")
-        told[name] = words
+        told[found["name"]] = found["words"]
     return ValidationError(told)
 
 
+_ENGINE_ERROR: Final = re.compile(r"(?P<name>\w+)(?:='.*?')?: (?P<words>.+)", re.DOTALL)
+"""How ConfigError tells of a setting: name='value': what is wrong."""
 _PLAIN: Final = (
     Group("", "", "", MODEL),
     Group("", "", "", INSTANCES),

@@ -5,11 +5,12 @@ from typing import Any, Final
 from django.conf import settings as django_settings
 from django.core.exceptions import ValidationError
 from django.http import HttpResponse
+from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 
 from controlplane.errors import VersionConflict
 from controlplane.fleet.models import Pool
-from controlplane.fleet.pool_selectors import alias_get, pool_get, pool_state
+from controlplane.fleet.pool_selectors import alias_get, pool_get, pool_state, pools_list
 from controlplane.fleet.pool_services import alias_remove, alias_set, pool_remove, pool_update
 from controlplane.tenants.access import Role
 from web import settings_pool
@@ -25,6 +26,9 @@ TEXT_MAX_CHARS: Final = 500
 @require_http_methods(["GET", "HEAD", "POST"])
 def settings(request: PageRequest, name: str) -> HttpResponse:
     """Shows a pool's settings; POST shows what would change, and with `save` changes it."""
+    if not pools_list().exists():
+        # Before the first start has written its pool down.
+        return redirect("web:pools")
     pool = pool_get(name)
     if request.method != "POST":
         return _page(request, pool, {})
