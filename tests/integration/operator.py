@@ -38,6 +38,14 @@ class Operator:
         body: dict[str, Any] = answer.json()
         return body
 
+    def open(self, path: str) -> httpx.Response:
+        """Opens a page, or whatever the path leads to."""
+        return self._http.get(path, follow_redirects=True)
+
+    @property
+    def session_id(self) -> str:
+        return self._http.cookies["sessionid"]
+
     def post(self, path: str, body: dict[str, object]) -> httpx.Response:
         headers = self._referer | {"X-CSRFToken": self._http.cookies["csrftoken"]}
         return self._http.post(API + path, json=body, headers=headers)
