@@ -10,7 +10,7 @@ from typing import Final
 
 from django.db import connection
 
-from controlplane.usage.rollups import LONG_S, SHORT_S
+from controlplane.usage.rollups import DAY_S, LONG_S, SHORT_S
 
 TENANTS: Final = 200
 KEYS_A_TENANT: Final = 4
@@ -74,6 +74,7 @@ def _insert(low: int, high: int, start: datetime, step_s: float, rolled_until: i
     ended = _AT[vendor].format(
         start=start.isoformat(), start_unix=start.timestamp(), seconds=f"n * {step_s!r} + 3"
     )
+    big = "n::bigint" if vendor == "postgresql" else "n"
     missed = f"CASE WHEN h % 97 = 0 THEN {false} ELSE {true} END"
     return f"""
         INSERT INTO gateway_requestrecord (
@@ -92,7 +93,7 @@ def _insert(low: int, high: int, start: datetime, step_s: float, rolled_until: i
             100 + h % 900, h % 100, 20 + h % 300, {false}, 0.00025, {arrived}, {ended},
             300.0, 30.0, 3000.0, 100.0, 200.0, 2700.0, 0.0,
             1000.0, 100.0, {missed}, {true}, n <= {rolled_until}
-        FROM (SELECT n, (n * 7919 + n / 1000 * 31) % 1000003 AS h
+        FROM (SELECT n, ({big} * 7919 + n / 1000 * 31) % 1000003 AS h
               FROM ({_SERIES[vendor].format(low=low, high=high)}) AS numbers) AS drawn
     """
 
@@ -100,16 +101,17 @@ def _insert(low: int, high: int, start: datetime, step_s: float, rolled_until: i
 def _sums() -> None:
     """Writes what the roll-up would have written; its own speed is measured apart."""
     rolled = "WHERE is_rolled GROUP BY"
-    hour = _FLOOR[connection.vendor].format(s=LONG_S)
-    _run(f"""
-        INSERT INTO usage_usagehour (hour, tenant_id, key_id, model, priority_class, requests,
-            failed, partial, prompt_tokens, cached_tokens, output_tokens, cost)
-        SELECT {hour}, tenant_id, key_id, model, priority_class, count(*),
-            sum(CASE status WHEN 'failed' THEN 1 ELSE 0 END), 0, sum(prompt_tokens),
-            sum(cached_tokens), sum(output_tokens), sum(cost)
-        FROM gateway_requestrecord {rolled} 1, 2, 3, 4, 5
-    """)
-    for length_s in (SHORT_S, LONG_S):
+    for table, column, length_s in (("hour", "hour", LONG_S), ("day", "day", DAY_S)):
+        at = _FLOOR[connection.vendor].format(s=length_s)
+        _run(f"""
+            INSERT INTO usage_usage{table} ({column}, tenant_id, key_id, model, priority_class,
+                requests, failed, partial, prompt_tokens, cached_tokens, output_tokens, cost)
+            SELECT {at}, tenant_id, key_id, model, priority_class, count(*),
+                sum(CASE status WHEN 'failed' THEN 1 ELSE 0 END), 0, sum(prompt_tokens),
+                sum(cached_tokens), sum(output_tokens), sum(cost)
+            FROM gateway_requestrecord {rolled} 1, 2, 3, 4, 5
+        """)
+    for length_s in (SHORT_S, LONG_S, DAY_S):
         at = _FLOOR[connection.vendor].format(s=length_s)
         newest = "AND ended_at >= (SELECT max(ended_at) FROM gateway_requestrecord)"
         if connection.vendor == "postgresql":

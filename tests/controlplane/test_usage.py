@@ -141,7 +141,7 @@ def test_sums_are_right_before_between_and_after_roll_ups(group_by: GroupBy) -> 
     st.integers(0, 5 * 24),
     st.integers(0, 25),
 )
-@settings(max_examples=25)
+@settings(max_examples=20, deadline=None)
 def test_a_time_counts_the_requests_that_ended_in_its_hours(
     minutes: list[int], first: int, hours: int, rolled: int
 ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from engine_pool.config import PoolConfig
 from engine_pool.policy.settings import PolicySettings
@@ -17,6 +18,7 @@ ROW = re.compile(
     r"^\| `(?P<long>[A-Z_]+)` \| (?:`(?P<short>[A-Z_]+)`)? ?\| (?:`(?P<default>[^`]*)`)? ?\|"
 )
 WORDS = {"None": "", "True": "on", "False": "off"}
+OF_DJANGO = ("RECORDS_KEPT_DAYS", "USAGE_KEPT_DAYS", "TENANT_METRICS")
 FIELD_OF = {"FERRY_REQUEST_MAX_AGE_S": "log_live_s", "FERRY_RESUME_S": "log_ended_s"}
 
 
@@ -48,6 +50,7 @@ def test_a_documented_default_is_the_real_one(long: str) -> None:
     known = {f.name: f.default for f in fields(PoolConfig)}
     known |= {"port": DEFAULT_PORT, "host": DEFAULT_HOST}
     known |= policy_defaults()
+    known |= {name.lower(): getattr(settings, name) for name in OF_DJANGO}
     name = long if long in known else FIELD_OF.get(long, long.removeprefix("FERRY_").lower())
     _, default = documented()[long]
     if name not in known:
