@@ -15,6 +15,8 @@ import pytest
 import redis
 
 from engine_pool import view
+from engine_pool.pool_keys import PoolKeys
+from engine_pool.pool_spec import STATES, PoolSpec, Wanted, publish, store_time_us
 from engine_pool.token_log import decode_all, log_key, route_key
 from engine_pool.types import InstanceState
 from tests.engine_pool.conftest import StoreServer
@@ -174,6 +176,40 @@ def test_engines_outlive_a_killed_pool_process_and_are_adopted(pool):
     pool.start()
     until(lambda: len(pool.serving()) == 2)
     assert {s.pid for s in pool.serving().values()} == {s.pid for s in before.values()}
+
+
+def test_pools_come_change_and_go_as_it_is_published(pool):
+    until(lambda: len(pool.serving()) == 2)
+    first, keys = {s.pid for s in pool.serving().values()}, PoolKeys("small")
+    default = PoolSpec("default", instances=2)
+
+    def small() -> dict[str, view.InstanceStatus]:
+        found = map(view.decode_status, pool.redis.hvals(keys.statuses))
+        return {s.instance: s for s in found if s.state is InstanceState.SERVING}
+
+    def tell(*others: PoolSpec) -> None:
+        assert publish(pool.redis, Wanted((default, *others)), store_time_us(pool.redis))
+
+    tell(PoolSpec("small", served_model_name="s"), PoolSpec("broken", model="/no/such/folder"))
+    until(lambda: set(small()) == {"small-01"})
+    until(lambda: pool.redis.hlen(STATES) == 3)
+    states = {n.decode(): msgspec.json.decode(s) for n, s in pool.redis.hgetall(STATES).items()}
+    assert {n: s["condition"] for n, s in states.items()} == {
+        "default": "running",
+        "small": "running",
+        "broken": "failed",
+    }
+    assert "/no/such/folder" in states["broken"]["why"]
+    tell(PoolSpec("small", instances=2, engine_settings={"max_running": 3}))
+    until(lambda: set(small()) == {"small-01", "small-02"})
+    kinds = [view.decode_event(e[b"e"]).kind for _, e in pool.redis.xrange(keys.events)]
+    assert {"pool_resized", "pool_settings_changed"} <= set(kinds)
+    tell(PoolSpec("small", instances=1, engine_settings={"max_running": 3}))
+    until(lambda: set(small()) == {"small-01"} and pool.redis.hlen(keys.statuses) == 1)
+    pid = small()["small-01"].pid
+    tell(PoolSpec("small", is_enabled=False))
+    until(lambda: not is_alive(pid) and not pool.redis.exists(keys.statuses))
+    assert {s.pid for s in pool.serving().values()} == first, "the others were not touched"
 
 
 def test_a_stop_leaves_no_engine(pool):

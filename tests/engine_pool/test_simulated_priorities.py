@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_pool.class_rules import ClassRule
 from engine_pool.config import PoolConfig
 from engine_pool.errors import EngineRefused
 from engine_pool.ports import EngineRequest
@@ -335,3 +336,40 @@ def test_whatever_happens_everybody_is_answered_and_nobody_makes_room_too_often(
     assert ended == Counter(set(added) - aborted)
     assert eng.load().used_tokens == 0
     assert not eng._queue._turns._entries
+
+
+def test_a_class_that_is_not_preemptible_makes_no_room() -> None:
+    for is_preemptible in (True, False):
+        eng = engine()
+        eng.use_classes({LOW: ClassRule(is_preemptible=is_preemptible)})
+        full_of(eng, LOW)
+        eng.add(wish("urgent", HIGH))
+        eng.step()
+        assert ("urgent" in running(eng)) is is_preemptible
+
+
+def test_a_class_ages_by_its_own_bound_from_the_moment_it_is_told() -> None:
+    clock = Clock()
+    eng = engine(clock)
+    full_of(eng, HIGH)
+    eng.add(wish("low", LOW))
+    clock.now_s = 30.0
+    eng.add(wish("normal", NORMAL))
+    eng.step()
+    assert queue(eng) == ["normal", "low"], "the pool's own bound is longer"
+    eng.use_classes({LOW: ClassRule(ageing_s=10.0)})
+    eng.add(wish("high", HIGH))
+    eng.step()
+    assert queue(eng) == ["high", "low", "normal"]
+
+
+def test_a_class_whose_bound_is_none_never_ages() -> None:
+    clock = Clock()
+    eng = engine(clock)
+    eng.use_classes({LOW: ClassRule(ageing_s=0.0)})
+    full_of(eng, HIGH)
+    eng.add(wish("low", LOW))
+    clock.now_s = 100 * AGEING_S
+    eng.add(wish("normal", NORMAL))
+    eng.step()
+    assert queue(eng) == ["normal", "low"]
