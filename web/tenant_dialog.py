@@ -1,8 +1,8 @@
 """The one shape of the tenants' dialogs: a fragment for the script, a page without it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -12,6 +12,7 @@ from django.shortcuts import render
 from controlplane.audit.models import AuditEntry
 from controlplane.errors import VersionConflict
 from controlplane.fleet.watch import fleet_watch
+from controlplane.tenants.models import Versioned
 from web.tenant_forms import ActionForm
 from web.views.access import PageRequest
 from web.views.frame import render_page
@@ -81,6 +82,12 @@ def conflict_words(what: str, conflict: VersionConflict) -> str:
         f"{named} was changed meanwhile by {who}. Your values stand below; send them again to set"
         " them."
     )
+
+
+def is_so(row: Versioned, values: Mapping[str, Any]) -> bool:
+    """Says whether a row already has the values: then the first of two presses has set them, and
+    the second is not told of a conflict with it."""
+    return all(getattr(row, name) == value for name, value in values.items())
 
 
 def renew_version(form: ActionForm, version: int) -> None:

@@ -204,6 +204,31 @@ def test_a_second_editor_is_told_who_was_faster(acme: Tenant, operators_client: 
     assert acme.weight == 3.0
 
 
+def test_limits_sent_twice_are_no_conflict(acme: Tenant, operators_client: Client) -> None:
+    seen = limits(acme, weight="3")
+    for _ in range(2):
+        assert operators_client.post("/tenants/acme/limits/", seen).status_code == 303
+    assert AuditEntry.objects.filter(action="tenant_update").count() == 1
+
+
+def test_a_key_is_changed_under_its_version(key: ApiKey, operators_client: Client) -> None:
+    url = f"/tenants/acme/keys/{key.public_id}/"
+    assert f'name="version" value="{key.version}"' in operators_client.get(url).content.decode()
+    sent = {
+        "name": "Nightly", "scopes": ["inference", "read"], "version": str(key.version),
+        "allowed_networks": "10.0.0.0/8\n192.0.2.1",
+    }  # fmt: skip
+    for _ in range(2):
+        assert operators_client.post(url, sent).status_code == 303
+    key.refresh_from_db()
+    assert key.allowed_networks == ["10.0.0.0/8", "192.0.2.1"]
+    late = operators_client.post(url, {**sent, "name": "Other"})
+    assert late.status_code == 409
+    assert "by olga at" in late.content.decode()
+    wrong = operators_client.post(url, {**sent, "allowed_networks": "10.0.0.1/8"})
+    assert wrong.status_code in (400, 409)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

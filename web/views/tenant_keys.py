@@ -15,7 +15,7 @@ from controlplane.tenants.models import ApiKey, Tenant
 from controlplane.tenants.selectors import key_get, keys_list
 from controlplane.tenants.services import key_create, key_revoke, key_rotate, key_update
 from web.once import once
-from web.tenant_dialog import Dialog, show_dialog, show_part, submit
+from web.tenant_dialog import Dialog, is_so, show_dialog, show_part, submit
 from web.tenant_forms import ConfirmForm, KeyChangeForm, KeyForm, RotateForm, rotation_end
 from web.tenant_words import key_state, names
 from web.views.access import PageRequest, tenant_view
@@ -84,10 +84,11 @@ def edit(request: PageRequest, tenant: Tenant, public_id: str) -> HttpResponse:
     form = KeyChangeForm(request.POST)
 
     def act() -> HttpResponse:
-        key_update(
-            access=request.access, key=key, changes=form.values,
-            version=form.cleaned_data["version"], reason=form.why,
-        )  # fmt: skip
+        if not is_so(key, form.values):
+            key_update(
+                access=request.access, key=key, changes=form.values,
+                version=form.cleaned_data["version"], reason=form.why,
+            )  # fmt: skip
         return see("web:tenant-keys", tenant.slug)
 
     return submit(request, dialog, form, act)

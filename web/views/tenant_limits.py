@@ -13,7 +13,7 @@ from controlplane.errors import VersionConflict
 from controlplane.tenants.access import Role
 from controlplane.tenants.models import Tenant
 from controlplane.tenants.services import tenant_update
-from web.tenant_dialog import conflict_words, renew_version
+from web.tenant_dialog import conflict_words, is_so, renew_version
 from web.tenant_forms import LIMITS, LimitsForm
 from web.tenant_preview import NAMES, Preview, preview_of, shown
 from web.views.access import PageRequest, tenant_view
@@ -49,6 +49,8 @@ def limits(request: PageRequest, tenant: Tenant) -> HttpResponse:
     except ValidationError as problem:
         form.take_errors(problem)
     except VersionConflict as conflict:
+        if is_so(Tenant.objects.get(pk=tenant.pk), form.values):
+            return see("web:tenant-limits", tenant.slug)
         form.add_error(None, conflict_words(tenant.name, conflict))
         renew_version(form, conflict.current)
         return _page(request, tenant, form, _preview(request, tenant, form), 409)
