@@ -1,10 +1,11 @@
 """How the OpenAPI schema says what every operation may answer."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from rest_framework.serializers import Serializer
 
 from controlplane.api.shapes import ErrorSerializer
 
@@ -58,11 +59,15 @@ POOL: Final = OpenApiParameter(
 class ApiSchema(AutoSchema):
     """Adds the errors that any operation may answer, and the choice of a pool."""
 
-    def get_override_parameters(self) -> list[OpenApiParameter]:
-        found: list[OpenApiParameter] = super().get_override_parameters()
+    def get_override_parameters(
+        self,
+    ) -> list[OpenApiParameter | Serializer[Any] | type[Serializer[Any]]]:
+        found = super().get_override_parameters()
         return [*found, POOL] if getattr(self.view, "looks_at_pool", False) else found
 
-    def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
+    def _get_response_bodies(
+        self, direction: Literal["request", "response"] = "response"
+    ) -> dict[str, Any]:
         responses: dict[str, Any] = super()._get_response_bodies(direction)
         common = ALWAYS | (WITH_BODY if self.method in ("POST", "PUT", "PATCH") else {})
         for status, why in common.items():

@@ -1,9 +1,10 @@
 """What all views of /api/v1 are made of."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from django.http import HttpResponseBase
 from rest_framework.exceptions import NotFound
+from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,7 +23,7 @@ NO_STORE: Final = {"Cache-Control": "no-store"}
 class ApiView(APIView):
     """For whoever is logged in and for keys; services and selectors say what they may do."""
 
-    permission_classes = (IsKnown,)
+    permission_classes: Sequence[type[BasePermission]] = (IsKnown,)
 
     @property
     def access(self) -> Access:
@@ -35,13 +36,13 @@ class ApiView(APIView):
             raise NotFound("There is no such thing.")
 
     def finalize_response(
-        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
+        self, request: Request, response: Response, *args: Any, **kwargs: Any
+    ) -> Response:
         """Keeps what is only for this caller out of shared caches; errors are JSON always."""
         if isinstance(response, Response) and response.status_code >= 400:
             request.accepted_renderer = JSONRenderer()
             request.accepted_media_type = JSONRenderer.media_type
-        answer: HttpResponseBase = super().finalize_response(request, response, *args, **kwargs)
+        answer = super().finalize_response(request, response, *args, **kwargs)
         answer.headers.setdefault("Cache-Control", "private, no-cache")
         return answer
 

@@ -120,7 +120,8 @@ async def _read_one(request_id: str) -> SentRequest | None:
             fields = await _store().hgetall(request_key(request_id))
     except (redis.RedisError, OSError, TimeoutError) as error:
         raise StoreUnavailable("The store does not answer; it knows whose it is.") from error
-    facts = _facts([fields.get(name.encode()) for name in _FIELDS])
+    values: list[bytes | None] = [fields.get(name.encode()) for name in _FIELDS]
+    facts = _facts(values)
     if facts is None:
         return None
     told = {name.decode(): value.decode() for name, value in fields.items() if name != b"body"}
