@@ -35,6 +35,9 @@ class Query:
         return cls({name: value for name, value in values.items() if value}, known)
 
     def __getitem__(self, name: str) -> str:
+        """Raises: KeyError for what is no filter; templates then look for an attribute."""
+        if name not in self.names:
+            raise KeyError(name)
         return self.given.get(name, "")
 
     @property

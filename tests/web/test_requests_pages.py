@@ -116,6 +116,15 @@ def test_filters_stand_in_the_address(
     assert ids_of(html) == [wanted.request_id]
 
 
+def test_the_form_keeps_what_was_chosen(acme: Tenant, operators_client: Client) -> None:
+    html = page(operators_client, "/requests/?slo=ttft&class=low&model=big&since=7d")
+    for value in ("ttft", "low", "7d"):
+        assert f'<option value="{value}" selected>' in html
+    assert 'name="model" value="big"' in html
+    assert "No request that has ended matches the filter" in text_of(html)
+    assert ">Clear</a>" in html
+
+
 def test_a_missed_target_is_found_whichever_it_is(acme: Tenant, operators_client: Client) -> None:
     record(acme, is_ttft_met=True, is_tpot_met=True)
     late, slow = record(acme, is_ttft_met=False, is_tpot_met=True), record(acme)

@@ -161,7 +161,7 @@ def _standing(request: PageRequest, state: SloState) -> dict[str, Any]:
 def _hours(state: SloState, since: datetime) -> dict[datetime, tuple[int, int]]:
     """Returns requests that count and those that met their targets, by the hour."""
     found: dict[datetime, tuple[int, int]] = {}
-    rows = slo_series_parts(tenants=[state.tenant_id], start=since)
+    rows = slo_series_parts(tenants=[state.tenant_id], start=since, by_day=False)
     for _, name, at, requests, met in rows:
         if name == state.priority_class.value:
             known = found.get(at, (0, 0))
