@@ -9,6 +9,7 @@ from engine_pool.policy.dispatch import RequestDemand
 from engine_pool.policy.settings import (
     DispatchRule,
     HeadroomRule,
+    Kept,
     QueueRule,
 )
 from engine_pool.policy.standing import Standing, add_queued
@@ -107,12 +108,13 @@ def pools(draw: st.DrawFn, min_size: int = 0, max_size: int = 8) -> list[Standin
 
 
 def headrooms() -> st.SearchStrategy[HeadroomRule]:
-    """No class, one class or two with headroom."""
+    """No class, one class or two with headroom, up to a load or of a size of its own."""
     return st.sampled_from(
         [
             HeadroomRule({}),
             HeadroomRule({HIGH: 600}),
             HeadroomRule({HIGH: 400, NORMAL: 2000}),
+            HeadroomRule({HIGH: 400}, {HIGH: Kept(share=0.4), NORMAL: Kept(tokens=300)}),
         ]
     )
 
