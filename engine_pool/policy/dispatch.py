@@ -173,7 +173,7 @@ def prefer_host(
     rank = request.priority_class.rank
     if not rule.packs_classes or not rule.headroom.has_headroom(request.priority_class):
         return None
-    best: tuple[tuple[float, int, str], Standing, Score] | None = None
+    best: tuple[tuple[float, int, str], Standing, Score, int] | None = None
     for s in fit:
         load = packed_tokens(s, rank)
         target = rule.headroom.target_tokens(request.priority_class, s.capacity_tokens)
@@ -182,10 +182,10 @@ def prefer_host(
         found = score(s, rank, rule)
         key = (*found.key, s.instance)
         if best is None or key > best[0]:
-            best = key, s, found
+            best = key, s, found, target
     if best is None:
         return None
-    why = f"it serves {request.priority_class.value} requests and stays under {target} tokens; "
+    why = f"it serves {request.priority_class.value} requests and stays under {best[3]} tokens; "
     return choice(best[1], best[2], 0, why)
 
 
