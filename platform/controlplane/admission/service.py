@@ -80,8 +80,8 @@ class Admission:
         if not self._tasks:
             self._sources.start()
             self._tasks = [
-                asyncio.create_task(self._pass_on(), name="leases"),
-                asyncio.create_task(self._look_after(), name="lost leases"),
+                asyncio.create_task(_keep(self._pass_on), name="leases"),
+                asyncio.create_task(_keep(self._look_after), name="lost leases"),
             ]
 
     async def stop(self) -> None:
@@ -296,3 +296,13 @@ class Admission:
             if error is not None:
                 for lease in [x for x in self.leases.values() if x.public_id == public_id]:
                     lease.fail(error)
+
+
+async def _keep(run: Callable[[], Awaitable[None]]) -> None:
+    """Runs a task for ever; one that breaks is logged and started again."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            logger.exception("a part of admission broke; it starts again")
+        await asyncio.sleep(RETRY_EVERY_S)

@@ -75,6 +75,9 @@ class Ending:
 
     def _record(self, outcome: str) -> None:
         """Adds the request's one row."""
+        if not self._completion.call.is_accepted:
+            # What no engine has taken has used nothing, and costs nothing.
+            self._completion.call.prompt_tokens = 0
         self._runtime.records.add(
             self._completion.call,
             outcome,

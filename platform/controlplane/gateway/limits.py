@@ -48,6 +48,8 @@ def admission_of(pools: "Pools") -> Admission:
         log = TokenLogReader(store, client.times)
         calls = AdmissionStore(store, log, client.web_process)
         found = _admissions[pools] = Admission(calls, database_sources())
+        leases = found.leases
+        metrics.LEASES.set_function(lambda: len(leases))
     return found
 
 
@@ -69,7 +71,8 @@ async def enter(completion: "Completion") -> None:
         raise _never(estimate, most)
     asked = Asked(call.request_id, call.tenant_id, call.pool, call.model, estimate, limits)
     try:
-        verdict = await admission.reserve(asked)
+        with metrics.ADMISSION_S.time():
+            verdict = await admission.reserve(asked)
     except StoreAway:
         raise ApiError(
             503,

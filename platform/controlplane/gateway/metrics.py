@@ -82,6 +82,12 @@ TENANT_SLO_VIOLATIONS: Final = Counter(
 OTHER_TENANTS: Final = "(other)"
 """Stands for all tenants beyond those that get a label of their own."""
 REJECTIONS: Final = Counter("ferry:rejections", "Requests not taken, by reason.", ["reason"])
+ADMISSION_S: Final = Histogram(
+    "ferry:admission_seconds",
+    "How long requests waited for their reservation in the store, taken or refused.",
+    buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1, 2.5),
+)
+LEASES: Final = Gauge("ferry:leases", "Requests with a reservation that this web process renews.")
 OPEN: Final = Gauge("ferry:open_requests", "Requests under way in this web process.")
 GATEWAY_WAIT_S: Final = Histogram(
     "ferry:gateway_wait_seconds",

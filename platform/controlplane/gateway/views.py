@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from controlplane.gateway import completions, limits, resume
+from controlplane.gateway import completions, idempotency, limits, resume
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import ApiError
 from controlplane.gateway.exchange import ApiRequest, ApiResponse
@@ -122,10 +122,24 @@ class Views:
         completion = completions.read(self._pools, endpoint, request.body, policy, headers)
         completion.detach_s = self._detach_s(request)
         tells = _tells(request)
+        key = request.headers.get(idempotency.HEADER.lower())
+        if key is not None:
+            idempotency.check_key(key, is_stream=bool(completion.request.stream))
         if completion.request.stream:
             return await self._stream(completion, None, tells)
+        if key is not None:
+            once = idempotency.Once(policy.tenant_id, endpoint, key, request.body)
+            return await self._answer_once(completion, once)
         body = await completions.answer(completion)
         return ApiResponse(body=body, headers=_place(completion))
+
+    async def _answer_once(self, completion: Completion, once: idempotency.Once) -> ApiResponse:
+        store = self._pools.default.client.store
+        body, is_replay = await idempotency.run_once(
+            store, once, lambda: completions.answer(completion)
+        )
+        more = idempotency.REPLAYED if is_replay else {}
+        return ApiResponse(body=body, headers=_place(completion) | more)
 
     async def _resume_by_path(self, request: ApiRequest, endpoint: str) -> ApiResponse:
         policy = await self._authenticate(request)
