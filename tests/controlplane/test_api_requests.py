@@ -130,13 +130,19 @@ def test_without_the_store_a_tenant_gets_a_503(
 
 
 async def test_a_stream_ends_when_another_web_process_cancels_it(
-    web: Make, auth: str, store: Any, store_url: str
+    web: Make, auth: str, store: Any, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"messages": MESSAGES, "stream": True}
+    ends: list[tuple[str, bool]] = []
     async with web() as first, client_of(store_url, "i-01") as (other, gate):
         asked = first.ask("POST", "/v1/chat/completions", body, authorization=auth)
         await until(lambda: bool(first.gate.requests))
         engine_id = first.engine_ids[0]
+        monkeypatch.setattr(
+            first.runtime.records,
+            "add",
+            lambda call, outcome, code, **more: ends.append((outcome, more["is_partial"])),
+        )
         producer = Producer(store)
         producer.write(engine_id, 0, tokens_of(first, "Hi there")[:1])
         assert await asked.event()
@@ -147,6 +153,7 @@ async def test_a_stream_ends_when_another_web_process_cancels_it(
     assert events[-1] == "data: [DONE]\n\n"
     last = json.loads(events[-2].split("data: ")[1])
     assert last["choices"][0]["finish_reason"] == "abort"
+    assert ends == [("cancelled", True)]
 
 
 async def test_a_cancel_follows_a_request_to_where_it_is_shown_next(store_url: str) -> None:

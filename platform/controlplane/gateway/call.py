@@ -96,6 +96,8 @@ class Call:
     known."""
     choice_tokens: dict[str, int] = field(default_factory=dict)
     """Output tokens of each engine request."""
+    is_cancelled: bool = False
+    """Somebody had its engine stop it (requests_cancel.py)."""
 
     @property
     def is_resumed(self) -> bool:

@@ -140,7 +140,7 @@ async def answer(completion: Completion) -> bytes:
     current_call.set(completion.call)
     try:
         text = await front.complete(completion.request, completion.created_unix_s)
-        ending.outcome = "completed"
+        ending.outcome = _outcome(completion)
     except ApiError as error:
         ending.fail(error)
         raise
@@ -233,7 +233,17 @@ class EventStream:
         if failure is not None:
             self._ending.fail(self._front.error_of(failure))
         else:
-            self._ending.outcome = "failed" if self._events.has_failed else "completed"
+            is_failed = self._events.has_failed
+            self._ending.outcome = "failed" if is_failed else _outcome(self._completion)
+
+
+def _outcome(completion: Completion) -> str:
+    """Returns how an answer has ended that came to its end."""
+    if not completion.call.is_cancelled:
+        return "completed"
+    # Nothing is left that its client could come back for.
+    completion.detach_s = 0.0
+    return "cancelled"
 
 
 async def _next(chunks: AsyncGenerator[str, None]) -> str | None:

@@ -171,6 +171,7 @@ class PoolLLM(AsyncLLM):
                     metrics.INTER_TOKEN_S.observe(gap_s)
                 call.cached_tokens = max(call.cached_tokens, frame.cached_tokens)
                 call.note_times(frame.queue_ms, frame.prefill_ms)
+            call.is_cancelled |= frame.finish_reason == "abort"
             outputs.append(_to_output(frame))
         if outputs:
             self._process(outputs)
