@@ -13,7 +13,7 @@ from controlplane.audit.models import AuditEntry
 from controlplane.errors import VersionConflict
 from controlplane.fleet.watch import fleet_watch
 from controlplane.tenants.models import Versioned
-from web.tenant_forms import ActionForm
+from web.action_forms import ActionForm
 from web.views.access import PageRequest
 from web.views.frame import render_page
 

@@ -1,23 +1,17 @@
-"""The forms of tenants, keys, members and SLOs: how they are filled and read.
+"""The forms of tenants, keys, members and SLOs: how they are filled and read."""
 
-What a value may be is decided by the models, when a service saves; what a service refuses finds its
-field here (`take_errors`).
-"""
-
-import re
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
-from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.core.exceptions import ValidationError
 
 from controlplane.tenants.access import Role, Scope
 from controlplane.tenants.models import CLASS_CHOICES, Slo, Tenant
 from engine_pool.types import PriorityClass
+from web.action_forms import ActionForm, MomentField, NamesField, VersionedForm
 
-REASON_MAX_CHARS: Final = 500
 _SCOPE_WORDS: Final = (
     (Scope.INFERENCE.value, "inference: send requests to /v1"),
     (Scope.READ.value, "read: see the tenant's requests, usage and SLOs on /api/v1"),
@@ -40,77 +34,6 @@ LIMITS: Final = (
     "monthly_budget",
 )
 """What the limits' form sets, in its order."""
-
-
-class NamesField(forms.CharField):
-    """A list of names, one a line or separated by commas."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        widget = forms.Textarea(attrs={"rows": 2, "spellcheck": "false"})
-        super().__init__(required=False, widget=widget, max_length=8000, **kwargs)
-
-    def to_python(self, value: Any) -> Any:
-        return [name for name in re.split(r"[\s,]+", value or "") if name]
-
-    def prepare_value(self, value: Any) -> Any:
-        return "\n".join(value) if isinstance(value, list) else value
-
-    def run_validators(self, value: Any) -> None:
-        """The model's validators look at the list; those of a text do not fit."""
-
-
-class MomentField(forms.DateTimeField):
-    """A time in UTC, as browsers' own field for it sends it."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
-        super().__init__(
-            input_formats=["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"], widget=widget, **kwargs
-        )
-
-
-class ActionForm(forms.Form):
-    """A form whose change goes into the audit with a reason."""
-
-    reason = forms.CharField(
-        label="Reason",
-        required=False,
-        max_length=REASON_MAX_CHARS,
-        widget=forms.TextInput(attrs={"autocomplete": "off"}),
-        help_text="Goes into the audit log.",
-    )
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["reason"] = self.fields.pop("reason")
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """What was given, without reason, version and confirmation."""
-        others = ("reason", "version", "once", "confirm")
-        return {name: v for name, v in self.cleaned_data.items() if name not in others}
-
-    @property
-    def why(self) -> str:
-        return str(self.cleaned_data.get("reason", ""))
-
-    def take_errors(self, problem: ValidationError) -> None:
-        """Puts what a service refused under its fields; the rest on top, with the field's name."""
-        if not hasattr(problem, "error_dict"):
-            self.add_error(None, problem)
-            return
-        for name, words in problem.message_dict.items():
-            if name in self.fields:
-                self.add_error(name, [_sentence(text) for text in words])
-            else:
-                said = "" if name == NON_FIELD_ERRORS else f"{name}: "
-                self.add_error(None, [f"{said}{text}" for text in words])
-
-
-class VersionedForm(ActionForm):
-    """A change of a row that somebody else may be changing."""
-
-    version = forms.IntegerField(widget=forms.HiddenInput)
 
 
 class _PolicyFields(forms.Form):
@@ -286,7 +209,7 @@ class SloForm(ActionForm):
     @property
     def values(self) -> dict[str, Any]:
         values = super().values
-        return {**values, "objective": values["objective"] / 100}
+        return {**values, "objective": round(values["objective"] / 100, 8)}
 
 
 def rotation_end(now: datetime, hours: int = 24) -> str:
@@ -294,18 +217,8 @@ def rotation_end(now: datetime, hours: int = 24) -> str:
     return (now + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M")
 
 
-def changes_of(values: Mapping[str, Any], tenant: Tenant) -> dict[str, Any]:
-    """Returns those of the values that differ from the tenant's."""
-    return {name: value for name, value in values.items() if getattr(tenant, name) != value}
-
-
 def _plain(value: Any) -> Any:
     """Returns a number without the zeros that nobody typed."""
     if isinstance(value, Decimal):
         return format(value.normalize(), "f")
     return f"{value:g}" if isinstance(value, float) else value
-
-
-def _sentence(text: str) -> str:
-    said = text[:1].upper() + text[1:]
-    return said if said.endswith(".") else f"{said}."

@@ -14,9 +14,10 @@ from controlplane.tenants.services import slo_remove, slo_set
 from controlplane.usage.selectors import slo_report
 from controlplane.usage.sums import SloState
 from engine_pool.types import PriorityClass
+from web.action_forms import ActionForm
 from web.ledger_words import lasts, percent
 from web.tenant_dialog import Dialog, show_dialog, submit
-from web.tenant_forms import ActionForm, SloForm
+from web.tenant_forms import SloForm
 from web.views.access import PageRequest, tenant_view
 from web.views.ledger import see
 from web.views.tenants import show_tab

@@ -15,9 +15,10 @@ from controlplane.tenants.models import Tenant, TenantState
 from controlplane.tenants.selectors import keys_list, members_list, tenants_list
 from controlplane.tenants.services import tenant_create, tenant_update
 from controlplane.usage.selectors import RequestFilters, requests_list, slo_report
+from web.action_forms import ActionForm
 from web.query import Query
 from web.tenant_dialog import Dialog, show_dialog, submit
-from web.tenant_forms import ActionForm, ConfirmForm, TenantForm
+from web.tenant_forms import ConfirmForm, TenantForm
 from web.tenant_use import TenantRow, meters_of, rows_of, spent_in_a_day, spent_since, with_ledger
 from web.tenant_words import (
     attainment_of,

@@ -23,8 +23,8 @@ from controlplane.tenants.access import Role
 from controlplane.tenants.first_login import SETUP, USERNAME
 from controlplane.tenants.models import ApiKey
 from controlplane.tenants.services import key_create, tenant_create
+from web.action_forms import ActionForm
 from web.once import once
-from web.tenant_forms import ActionForm
 from web.views.access import PageRequest, needs
 from web.views.ledger import see, show
 from web.views.tenant_keys import show_secret
