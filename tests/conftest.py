@@ -5,8 +5,10 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 
 import pytest
+from django.test import override_settings
 
 # Before Django reads its settings: no test may write into the folder of a real installation.
 VAR_DIR = tempfile.mkdtemp(prefix="ferry-test-")
@@ -47,3 +49,10 @@ def _uses_database(item: pytest.Item) -> bool:
     if item.get_closest_marker("django_db") or item.get_closest_marker("both_databases"):
         return True
     return bool(DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ())))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_passwords() -> Iterator[None]:
+    """People's passwords are hashed at once: what makes guessing slow makes tests slow, too."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
+        yield

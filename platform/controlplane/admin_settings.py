@@ -21,6 +21,7 @@ _GROUPS: Final = (
     ("What was", (
         ("Requests", "list_alt", "gateway_requestrecord"),
         ("Usage by the hour", "bar_chart", "usage_usagehour"),
+        ("Usage by the day", "calendar_month", "usage_usageday"),
         ("SLO periods", "monitoring", "usage_slominutes"),
         ("Moves", "swap_horiz", "fleet_migrationrecord"),
         ("Events", "event_note", "fleet_fleeteventrecord"),

@@ -19,13 +19,13 @@ def test_a_failure_in_one_lane_fails_all_and_is_told_at_the_end(
 ) -> None:
     good = Run("good", ("--version",))
     bad = Run("bad", ("/no/such/test",))
-    assert command.run_lanes(((good,), (bad, good)), ()) == 1
+    assert command.run_lanes(((good,), (bad,)), ()) == 1
     output = capfd.readouterr().out
-    assert output.count("ferry  | good: passed") == 2
+    assert "ferry  | good: passed" in output
     assert "ferry  | bad: FAILED (4)" in output
     end = output.rpartition("ferry  | good")[0]
     assert end.count("/no/such/test") >= 2, "in its place, and at the end again"
 
 
-def test_runs_that_pass_are_code_0() -> None:
+def test_lanes_that_pass_are_code_0() -> None:
     assert command.run_lanes(((Run("good", ("--version",)),),), ()) == 0

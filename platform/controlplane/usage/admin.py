@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from controlplane.admin_base import HistoryAdmin, RoleAdmin
 from controlplane.audit.models import AuditEntry
 from controlplane.tenants.access import Access, Role
-from controlplane.usage.models import ModelPrice, SloMinutes, UsageHour
+from controlplane.usage.models import ModelPrice, SloMinutes, UsageDay, UsageHour
 from controlplane.usage.prices import PRICE_FIELDS, price_set
 
 
@@ -35,16 +35,26 @@ class ModelPriceAdmin(RoleAdmin):
         return AuditEntry.objects.filter(object=str(row)[:200], action="price_set")
 
 
-@admin.register(UsageHour)
-class UsageHourAdmin(HistoryAdmin):
-    list_display = [
-        "hour", "tenant", "model", "priority_class", "key_id", "requests", "failed", "partial",
+class UsageAdmin(HistoryAdmin):
+    sums = [
+        "tenant", "model", "priority_class", "key_id", "requests", "failed", "partial",
         "prompt_tokens", "cached_tokens", "output_tokens", "cost",
     ]  # fmt: skip
     list_filter = ["priority_class", "tenant"]
     list_select_related = ["tenant"]
     search_fields = ["tenant__slug__exact", "model__exact"]
+
+
+@admin.register(UsageHour)
+class UsageHourAdmin(UsageAdmin):
+    list_display = ["hour", *UsageAdmin.sums]
     ordering = ["-hour"]
+
+
+@admin.register(UsageDay)
+class UsageDayAdmin(UsageAdmin):
+    list_display = ["day", *UsageAdmin.sums]
+    ordering = ["-day"]
 
 
 @admin.register(SloMinutes)
