@@ -21,7 +21,7 @@ from tests.integration.operator import Operator
 
 POOL, MODEL, ALIAS = "small", "small-model", "tiny"
 KEYS = PoolKeys(POOL)
-SAYS = [{"role": "user", "content": "Tell me about ferries."}]
+SAYS: list[Any] = [{"role": "user", "content": "Tell me about ferries."}]
 PROGRAM = """
 import django, json, sys
 django.setup()
@@ -103,7 +103,7 @@ def place(installation: Installation, model: str, key: str = "") -> str:
     client = installation.client() if not key else client_with(installation, key)
     answer = client.chat.completions.with_raw_response.create(
         model=model,
-        messages=SAYS,  # type: ignore[arg-type]
+        messages=SAYS,
         max_tokens=8,
     )
     assert answer.parse().choices[0].message.content
@@ -165,7 +165,7 @@ def stream(installation: Installation, tokens: int) -> Any:
     """Opens an answer of the small pool and reads its first chunk."""
     chunks = installation.client().chat.completions.create(
         model=MODEL,
-        messages=SAYS,  # type: ignore[arg-type]
+        messages=SAYS,
         max_tokens=tokens,
         stream=True,
         extra_body={"ignore_eos": True},
