@@ -115,10 +115,10 @@ def _sums() -> None:
         at = _FLOOR[connection.vendor].format(s=length_s)
         newest = "AND ended_at >= (SELECT max(ended_at) FROM gateway_requestrecord)"
         if connection.vendor == "postgresql":
-            recent = f"{newest} - INTERVAL '4 days'"
+            recent = f"{newest} - INTERVAL '2 days'"
         else:
             recent = (
-                "AND ended_at >= (SELECT datetime(max(ended_at), '-4 days')"
+                "AND ended_at >= (SELECT datetime(max(ended_at), '-2 days')"
                 " FROM gateway_requestrecord)"
             )
         _run(f"""

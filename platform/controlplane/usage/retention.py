@@ -7,8 +7,8 @@ from controlplane.gateway.models import RequestRecord
 from controlplane.usage.models import SloMinutes, UsageDay, UsageHour
 from controlplane.usage.rollups import SHORT_S
 
-SHORT_KEPT: Final = timedelta(days=4)
-"""Of five-minute sums: a day more than the longest burn rate looks back."""
+SHORT_KEPT: Final = timedelta(days=2)
+"""Of five-minute sums: burn rates look back six hours in them."""
 BATCH_ROWS: Final = 5000
 BATCHES_MAX: Final = 200
 """Of one run: a million rows, well within a task's time; the next run goes on."""

@@ -25,8 +25,9 @@ WINDOWS: Final[Mapping[str, timedelta]] = {
     "6h": timedelta(hours=6),
     "3d": timedelta(days=3),
 }
-"""Times over which burn rates are computed. Periods are whole five minutes: a time is up to one
-longer than it says. Those of five minutes are kept for longer than the longest (retention.py)."""
+"""Times over which burn rates are computed, in periods of five minutes, those above SHORT_MAX in
+hours: a time is up to one period longer than it says."""
+SHORT_MAX: Final = timedelta(hours=6)
 SERIES_MAX: Final = 60
 """States that get a series; with more (all tenants of a large installation) nobody looks at it, and
 it would be a hundred thousand points."""
@@ -110,11 +111,20 @@ def _counts(
     windows_days: Iterable[int], only: Collection[int] | None, now: datetime
 ) -> dict[tuple[int, int, str], _Counts]:
     """Returns sums by (window in days, tenant's id, class)."""
-    sinces = {name: floor(now - length, SHORT_S) for name, length in WINDOWS.items()}
+    sinces, long_sinces = (
+        {
+            name: floor(now - length, length_s)
+            for name, length in WINDOWS.items()
+            if (length > SHORT_MAX) is is_long
+        }
+        for length_s, is_long in ((SHORT_S, False), (LONG_S, True))
+    )
     found: dict[tuple[int, int, str], _Counts] = {}
     for days in sorted(windows_days):
         start = window_start(now, days)
-        for tenant, name, *sums in sums_sql.slo_parts(tenants=only, start=start, sinces=sinces):
+        for tenant, name, *sums in sums_sql.slo_parts(
+            tenants=only, start=start, sinces=sinces, long_sinces=long_sinces
+        ):
             known = found.setdefault((days, tenant, name), _Counts.none())
             known.window = [a + b for a, b in zip(known.window, sums[:5], strict=True)]
             pairs = zip(sums[5::2], sums[6::2], strict=True)

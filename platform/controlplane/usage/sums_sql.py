@@ -58,15 +58,18 @@ def usage_parts(
 
 
 def slo_parts(
-    *, tenants: Collection[int] | None, start: datetime, sinces: Mapping[str, datetime]
+    *,
+    tenants: Collection[int] | None,
+    start: datetime,
+    sinces: Mapping[str, datetime],
+    long_sinces: Mapping[str, datetime],
 ) -> Iterator[Row]:
     """Yields (tenant's id, class, requests, met, TTFT missed, TPOT missed, failed since `start`,
-    then requests and missed ones of each of `sinces`, in their order). One query.
+    then requests and missed ones of each of `sinces` and `long_sinces`, in their order). One query.
 
-    `start`: a whole hour; `sinces`: whole five minutes.
+    `start`, `long_sinces`: whole hours; `sinces`: whole five minutes.
     """
-    none = Value(0)
-    short_names = [f"{kind}_{name}" for name in sinces for kind in ("valid", "missed")]
+    groups = ("tenant_id", "priority_class")
     window = {
         "in_window": Sum("requests"),
         "in_met": Sum("met"),
@@ -74,32 +77,40 @@ def slo_parts(
         "in_tpot": Sum("tpot_missed"),
         "in_failed": Sum("failed"),
     }
-    first = min(sinces.values(), default=start)
-    minutes = _of(SloMinutes.objects.filter(length_s=SHORT_S, at__gte=first), tenants)
-    short: dict[str, Any] = {}
-    counted: dict[str, Any] = {
+    late = sinces | long_sinces
+    nothing: dict[str, Any] = dict.fromkeys(
+        [*window, *(f"{kind}_{name}" for name in late for kind in ("valid", "missed"))], Value(0)
+    )
+    parts = [(part, nothing | window) for part in _periods(start, by_day=True)]
+    for length_s, some in ((SHORT_S, sinces), (LONG_S, long_sinces)):
+        since = min(some.values(), default=start)
+        rows = SloMinutes.objects.filter(length_s=length_s, at__gte=since)
+        parts.append((rows, nothing | _late_sums(some)))
+    counted = {
         "in_window": Count("pk"),
         "in_met": Count("pk") - Count("pk", filter=MISSED),
         "in_ttft": Count("pk", filter=Q(is_ttft_met=False) & ~FAILED),
         "in_tpot": Count("pk", filter=Q(is_tpot_met=False) & ~FAILED),
         "in_failed": Count("pk", filter=FAILED),
     }
-    for name, since in sinces.items():
-        late = Q(at__gte=since)
-        short[f"valid_{name}"] = Sum("requests", filter=late, default=0)
-        short[f"missed_{name}"] = Sum("requests", filter=late, default=0) - Sum(
-            "met", filter=late, default=0
-        )
+    for name, since in late.items():
         ended = Q(ended_at__gte=since)
         counted[f"valid_{name}"] = Count("pk", filter=ended)
         counted[f"missed_{name}"] = Count("pk", filter=ended & MISSED)
-    groups = ("tenant_id", "priority_class")
-    waiting = _of(_unrolled(start).filter(VALID), tenants)
-    whole = window | dict.fromkeys(short_names, none)
-    parts = [_grouped(_of(part, tenants), groups, whole) for part in _periods(start, by_day=True)]
-    parts.append(_grouped(minutes, groups, dict.fromkeys(window, none) | short))
-    parts.append(_grouped(waiting, groups, counted))
-    return iter(parts[0].union(*parts[1:], all=True))
+    waiting = _grouped(_of(_unrolled(start).filter(VALID), tenants), groups, counted)
+    others = [_grouped(_of(part, tenants), groups, sums) for part, sums in parts]
+    return iter(waiting.union(*others, all=True))
+
+
+def _late_sums(sinces: Mapping[str, datetime]) -> dict[str, Any]:
+    """Returns the requests and the missed ones of each time, from the periods' sums."""
+    found: dict[str, Any] = {}
+    for name, since in sinces.items():
+        late = Q(at__gte=since)
+        valid = Sum("requests", filter=late, default=0)
+        found[f"valid_{name}"] = valid
+        found[f"missed_{name}"] = valid - Sum("met", filter=late, default=0)
+    return found
 
 
 def slo_series_parts(
