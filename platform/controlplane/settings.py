@@ -125,6 +125,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
+FORMAT_MODULE_PATH = ["controlplane.formats"]
 
 LOGIN_URL = "/login/"
 LOGIN_REDIRECT_URL = "/"
