@@ -12,7 +12,7 @@ class RequestStatus(models.TextChoices):
 
     COMPLETED = "completed"
     CANCELLED = "cancelled", "Cancelled: the client left"
-    DETACHED = "detached", "Detached: the client left and may resume"
+    DETACHED = "detached", "Detached: the client left, it went on to its end"
     FAILED = "failed"
 
 

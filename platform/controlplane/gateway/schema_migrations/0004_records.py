@@ -42,6 +42,19 @@ class Migration(migrations.Migration):
                 help_text="It is in the hours' sums (usage/rollups.py).",
             ),
         ),
+        migrations.AlterField(
+            model_name="requestrecord",
+            name="status",
+            field=models.CharField(
+                choices=[
+                    ("completed", "Completed"),
+                    ("cancelled", "Cancelled: the client left"),
+                    ("detached", "Detached: the client left, it went on to its end"),
+                    ("failed", "Failed"),
+                ],
+                max_length=16,
+            ),
+        ),
         migrations.RunPython(fill_ended, migrations.RunPython.noop),
         migrations.AddIndex(
             model_name="requestrecord",
