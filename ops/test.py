@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from ops import lint
 from ops.postgresql import running_postgresql
@@ -33,6 +34,8 @@ DATABASE_VARIABLE = "FERRY_TEST_DATABASE_URL"
 """Of a server on which the tests may make databases; tests/conftest.py reads it."""
 RUN_TIMEOUT_S = 3600.0
 """Of one pytest process: three times what all tests take on a slow machine."""
+END_TIMEOUT_S = 10.0
+"""For a killed process to be gone, and for the last lines of one that has ended."""
 TAIL_LINES = 400
 """Kept of a run's output, so that what failed stands at the end again."""
 SUMMARY = "short test summary info"
@@ -57,18 +60,14 @@ class Result:
     summary: tuple[str, ...]
 
 
-# Installations wait for processes to start and to die most of the time, the rest computes: beside
-# each other they take little longer than the longer one. Within a lane the order is as ever.
-INSTALLATIONS = Run("installations", ("tests/integration",))
-PARTS = Run("parts", ("tests", "--ignore=tests/integration"))
-POSTGRESQL = Run("postgresql", ("tests", "--database-only"), is_on_postgresql=True)
-
-
-def lanes(count: int) -> tuple[tuple[Run, ...], ...]:
-    """Returns what runs beside each other, each lane's runs in turn."""
-    if count == 1:
-        return ((PARTS, INSTALLATIONS, POSTGRESQL),)
-    return ((INSTALLATIONS,), (PARTS, POSTGRESQL))
+RUNS = (
+    # Installations wait for processes to start and to die most of the time, the rest computes:
+    # beside each other they take little longer than the longer one. The order within is as ever.
+    Run("installations", ("tests/integration",)),
+    Run("parts", ("tests", "--ignore=tests/integration")),
+    Run("postgresql", ("tests", "--database-only"), is_on_postgresql=True),
+)
+"""All tests. Each lane that is free takes the next."""
 
 
 def main() -> int:
@@ -85,24 +84,19 @@ def main() -> int:
     if count not in ("1", "2"):
         print(f"ferry  | LANES={count!r}: expected 1 or 2")
         return 2
-    return run_lanes(lanes(int(count)), arguments)
+    return run_all(RUNS, int(count), arguments)
 
 
-def run_lanes(plan: Sequence[Sequence[Run]], options: Sequence[str]) -> int:
-    """Runs all lanes to their end, whatever fails. Returns the exit code."""
-    with ThreadPoolExecutor(max_workers=len(plan)) as threads:
-        ends = [threads.submit(_run_lane, lane, options) for lane in plan]
-        results = [result for end in ends for result in end.result()]
+def run_all(runs: Sequence[Run], lanes: int, options: Sequence[str]) -> int:
+    """Does all runs, so many beside each other, whatever fails. Returns the exit code."""
+    with ThreadPoolExecutor(max_workers=lanes) as threads:
+        results = list(threads.map(lambda run: _run(run, options), runs))
     for result in results:
         print("\n".join(("", *result.summary)) if result.code else "", flush=True)
     for result in results:
         word = "passed" if result.code == 0 else f"FAILED ({result.code})"
         print(f"ferry  | {result.run.name}: {word} in {result.took_s:.0f} s", flush=True)
     return max(int(result.code != 0) for result in results)
-
-
-def _run_lane(lane: Sequence[Run], options: Sequence[str]) -> list[Result]:
-    return [_run(run, options) for run in lane]
 
 
 def _run(run: Run, options: Sequence[str]) -> Result:
@@ -121,12 +115,24 @@ def _run(run: Run, options: Sequence[str]) -> Result:
             text=True,
             errors="replace",
         )
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(f"{run.name:13} | {line}", end="", flush=True)
-            tail.append(f"{run.name:13} | {line.rstrip()}")
-        code = process.wait(RUN_TIMEOUT_S)
+        reader = Thread(target=_show, args=(process, run.name, tail), daemon=True)
+        reader.start()
+        try:
+            code = process.wait(RUN_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait(END_TIMEOUT_S)
+        # A process that a test has left behind may hold the pipe open: nobody waits for that.
+        reader.join(END_TIMEOUT_S)
     return Result(run, code, time.monotonic() - began_s, _summary_of(tail))
+
+
+def _show(process: "subprocess.Popen[str]", name: str, tail: deque[str]) -> None:
+    """Shows a run's output under its name, and keeps the end of it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(f"{name:13} | {line}", end="", flush=True)
+        tail.append(f"{name:13} | {line.rstrip()}")
 
 
 @contextlib.contextmanager
