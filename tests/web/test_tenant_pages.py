@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
+from redis.exceptions import RedisError
 
+from controlplane.admission.usage_now import LimitUse, Use
 from controlplane.audit.models import AuditEntry
 from controlplane.tenants.access import Access, Role
 from controlplane.tenants.models import ApiKey, Membership, Slo, Tenant
@@ -54,6 +57,38 @@ def test_every_page_of_a_tenant_works_without_the_store(
     assert answer.headers["Cache-Control"] == "no-store"
     assert " style=" not in html
     assert " onclick=" not in html
+
+
+def test_limits_show_what_is_used_and_what_is_reserved(
+    acme: Tenant, operators_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = Use(Decimal(0), Decimal(0), None, None)
+    tokens = Use(Decimal(3000), Decimal(5500), Decimal(10_000), None)
+    found = LimitUse(none, tokens, none, none, timezone.now())
+    monkeypatch.setattr("web.tenant_use.usage_now", lambda tenant_id: found)
+    html = operators_client.get("/tenants/acme/").content.decode()
+    assert "8,500 of 10,000" in html
+    assert "3,000 used, 5,500 reserved" in html
+    assert '<rect class="reserved" x="30.0%" width="55.0%"' in html
+    listed = operators_client.get("/tenants/").content.decode()
+    assert '<span class="words" data-tone="warn">8,500 of 10,000</span>' in listed
+
+
+def test_a_store_that_is_away_makes_dashes_and_is_asked_once(
+    acme: Tenant, operators_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def away(tenant_id: int) -> LimitUse:
+        asked.append(tenant_id)
+        raise RedisError("away")
+
+    monkeypatch.setattr("web.tenant_use.usage_now", away)
+    tenant_create(access=ROOT, name="Beta", slug="beta")
+    assert operators_client.get("/tenants/").status_code == 200
+    assert len(asked) == 1
+    html = operators_client.get("/tenants/acme/").content.decode()
+    assert "not reported: the store does not answer" in html
 
 
 def test_the_list_is_searched_and_sorted_by_its_address(
