@@ -184,7 +184,7 @@ def test_a_part_that_does_not_go_is_killed_before_its_restart(start: Callable[..
     wait_for(lambda: "hears nothing" in run.text())
     run.only("ray").kill()
     wait_for(lambda: any(other.pid != web.pid for other in run.marked("web")))
-    assert "web ended: killed by SIGKILL" in run.text()
+    wait_for(lambda: "web ended: killed by SIGKILL" in run.text())
 
 
 def test_a_failed_setup_ends_the_start(start: Callable[..., Run]) -> None:
