@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 
 from controlplane.admission import service
 from controlplane.admission.sources import Sources
@@ -328,6 +329,38 @@ async def test_many_requests_at_two_processes_get_exactly_the_limit(
         assert len(first.gate.requests) + len(second.gate.requests) == 5
         await asyncio.gather(*(a.leave() for a in asked))
         await books.settled()
+
+
+async def test_without_a_database_known_keys_go_on_with_their_limits(
+    web: Make,
+    auth: str,
+    make_key_of: Callable[[str], str],
+    allow: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("controlplane.tenants.key_cache.FRESH_S", 0.0)
+    allow(limits=Limits(requests_per_minute=1))
+    asks = 0
+
+    def away(*, public_id: str) -> KeyPolicy | None:
+        nonlocal asks
+        asks += 1
+        raise DatabaseError("away")
+
+    async with web() as w:
+        running = ask(w, auth, {"stream": True})
+        await running.started()
+        monkeypatch.setattr(w.keys, "_query", away)
+        refused = ask(w, auth)
+        assert (await error_of(refused))["param"] == "rpm"
+        unknown = ask(w, make_key_of("bob"))
+        assert (await error_of(unknown))["code"] == "database_unavailable"
+        # Nobody has said that the one under way is to end.
+        seen = asks
+        await until(lambda: asks > seen + 2)
+        assert not running.task.done()
+        await running.leave()
 
 
 async def test_a_trace_of_the_client_stands_in_the_log(
