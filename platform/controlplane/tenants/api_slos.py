@@ -15,7 +15,7 @@ from controlplane.api.schema import CHANGED, CONFLICT, IF_MATCH
 from controlplane.api.shapes import ReasonInput
 from controlplane.api.views import ApiView, page_response
 from controlplane.errors import NotVisible
-from controlplane.tenants import serializers as shapes
+from controlplane.tenants import slo_serializers as shapes
 from controlplane.tenants.access import Access, Role
 from controlplane.tenants.models import ClassSettings, Slo, Tenant
 from controlplane.tenants.selectors import slos_list
