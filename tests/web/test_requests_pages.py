@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.audit.models import AuditEntry
-from controlplane.fleet.tiles import DASH
 from controlplane.gateway.live_requests import Facts
 from controlplane.gateway.models import RequestRecord
 from controlplane.tenants.access import Role
@@ -23,10 +22,7 @@ from engine_pool.errors import StoreUnavailable
 from tests.web.conftest import FakeView, FakeWatch
 from tests.web.ledger_rows import move, record, tenant
 from tests.web.reading import page, text_of
-from web import request_lanes, request_words
 from web.keyset import page_of
-from web.ledger_words import lasts, percent
-from web.move_units import MINUS
 
 
 @pytest.fixture
@@ -332,74 +328,6 @@ def test_an_ended_request_cannot_be_cancelled(acme: Tenant, operators_client: Cl
 def test_nobody_gets_in_without_a_login(watch: FakeWatch, db: None) -> None:
     for path in ("/requests/", "/requests/now/", "/requests/x/", "/requests/x/cancel/"):
         assert Client().get(path).status_code == 302
-
-
-def test_visits_and_pauses_follow_one_another() -> None:
-    row = record(Tenant(pk=1), save=False)
-    stops = [
-        request_lanes.Pause(1000.0, 9.0, "i-01", "i-02", "a"),
-        request_lanes.Pause(3000.0, 20.0, "i-02", "i-01", "b"),
-    ]
-    found = request_lanes.visits(row, stops)
-    assert [v.instance for v in found] == ["i-01", "i-02", "i-01"]
-    assert [(v.start_ms, v.end_ms) for v in found] == [
-        (500.0, 1000.0), (1009.0, 3000.0), (3020.0, 6098.0),
-    ]  # fmt: skip
-
-
-def test_the_engine_side_of_a_slow_clock_stays_on_the_axis() -> None:
-    row = record(Tenant(pk=1), save=False)
-    plot = request_lanes.timeline(row, [])
-    assert [lane.name for lane in plot.lanes] == ["Queued", "Prefill", "Decode i-01"]
-    assert all(0 <= bar.x <= 100 for lane in plot.lanes for bar in lane.bars)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        pytest.param(
-            {"migrations": 0, "instances": ["i-01"]},
-            "Finished: 231 tokens in 6.1 s, 1 instance, never moved.",
-            id="never-moved",
-        ),
-        pytest.param(
-            {"status": "cancelled"},
-            "Cancelled by its client after 6.1 s: 231 tokens produced by then count.",
-            id="cancelled",
-        ),
-        pytest.param(
-            {"status": "detached"},
-            "Its client left after 6.1 s and may resume: 231 tokens produced by then count.",
-            id="detached",
-        ),
-        pytest.param(
-            {"status": "failed", "error_code": "instance_lost", "output_tokens": 0},
-            "Failed after 6.1 s: instance lost; no token produced.",
-            id="failed",
-        ),
-    ],
-)
-def test_one_sentence_says_what_came_of_it(fields: dict[str, object], words: str) -> None:
-    assert request_words.sentence(record(Tenant(pk=1), save=False, **fields)) == words
-
-
-@pytest.mark.parametrize(
-    ("value_ms", "words"),
-    [(None, DASH), (0.0, "0 ms"), (0.42, "0.4 ms"), (9.0, "9 ms"), (640.4, "640 ms"),
-     (999.6, "1.0 s"), (6100.0, "6.1 s"), (100_400.0, "100 s"), (125_000.0, "2 min 5 s"),
-     (180_000.0, "3 min")],
-)  # fmt: skip
-def test_durations_are_short(value_ms: float | None, words: str) -> None:
-    assert lasts(value_ms) == words
-
-
-@pytest.mark.parametrize(
-    ("share", "words"),
-    [(None, DASH), (1.0, "100 %"), (0.9991, "99.91 %"), (0.99999, "100 %"), (0.427, "42.7 %"),
-     (0.5, "50 %"), (0.50000001, "50 %"), (-0.5, f"{MINUS}50 %")],
-)  # fmt: skip
-def test_shares_keep_what_tells_them_from_all(share: float | None, words: str) -> None:
-    assert percent(share) == words
 
 
 def test_a_view_without_reports_is_empty(

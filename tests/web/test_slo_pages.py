@@ -41,11 +41,17 @@ def promised(acme: Tenant) -> Slo:
 
 
 def hours(of: Tenant, requests: int, met: int, ago_h: int = 3) -> None:
+    """Adds what the roll-ups keep of an hour: itself, and its part of the day."""
     at = timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=ago_h)
-    SloMinutes.objects.create(
-        at=at, length_s=3600, tenant=of, priority_class="normal", requests=requests, met=met,
-        ttft_missed=requests - met, tpot_missed=0, failed=0,
-    )  # fmt: skip
+    for length_s, begin in ((3600, at), (86_400, at.replace(hour=0))):
+        row, _ = SloMinutes.objects.get_or_create(
+            at=begin, length_s=length_s, tenant=of, priority_class="normal",
+            defaults={"requests": 0, "met": 0, "ttft_missed": 0, "tpot_missed": 0, "failed": 0},
+        )  # fmt: skip
+        row.requests += requests
+        row.met += met
+        row.ttft_missed += requests - met
+        row.save()
 
 
 def member_of(of: Tenant, role: Role = Role.VIEWER) -> Client:
