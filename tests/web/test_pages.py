@@ -183,7 +183,6 @@ def test_the_home_page_is_the_cluster_for_who_has_left_the_first_steps(
     assert operators_client.get("/").headers["Location"] == "/cluster/"
 
 
-
 def test_forms_need_the_csrf_token(watch: FakeWatch, operator: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(operator)
