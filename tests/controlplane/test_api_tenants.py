@@ -201,6 +201,9 @@ def test_members_are_added_changed_and_removed(alpha: TenantWorld, admin: Caller
     assert admin.call("DELETE", path).status_code == 403
     assert owner.call("DELETE", f"{path}?reason=left").status_code == 204
     assert not Membership.objects.filter(user__username="nina").exists()
+    own = f"tenants/alpha/members/{alpha.members[Role.OWNER].get_username()}"
+    for answer in (owner.call("DELETE", own), owner.call("PUT", own, {"role": "viewer"})):
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "role"), "the last"
     assert AuditEntry.objects.filter(action="member_remove").get().reason == "left"
     assert admin.call("PUT", "tenants/alpha/members/nobody", {"role": "viewer"}).status_code == 404
     assert admin.call("DELETE", "tenants/alpha/members/nobody").status_code == 404

@@ -84,8 +84,6 @@ def role(request: PageRequest, tenant: Tenant, username: str) -> HttpResponse:
 
     def act() -> HttpResponse:
         wanted = Role(form.values["role"])
-        if wanted is not Role.OWNER:
-            _keep_one_owner(request, tenant, member)
         member_set(
             access=request.access, tenant=tenant, user=member.user, role=wanted, reason=form.why
         )
@@ -114,7 +112,6 @@ def remove(request: PageRequest, tenant: Tenant, username: str) -> HttpResponse:
     form = ConfirmForm(request.POST, expected=username)
 
     def act() -> HttpResponse:
-        _keep_one_owner(request, tenant, member)
         member_remove(access=request.access, member=member, reason=form.why)
         return see("web:tenant-members", tenant.slug)
 
@@ -133,14 +130,6 @@ def _check_owner(request: PageRequest, tenant: Tenant, member: Membership) -> No
     """Raises: NotAllowed for an owner, unless an owner asks."""
     if member.role == Role.OWNER:
         request.access.require(Role.OWNER, tenant.pk)
-
-
-def _keep_one_owner(request: PageRequest, tenant: Tenant, member: Membership) -> None:
-    """Raises: ValidationError when the last owner would go by their own hand."""
-    owners = members_list(access=request.access, tenant=tenant).filter(role=Role.OWNER.value)
-    is_last = member.role == Role.OWNER and owners.count() == 1
-    if is_last and not request.access.sees_all:
-        raise ValidationError("The tenant would have no owner: make somebody else one first.")
 
 
 def _members_url(tenant: Tenant) -> str:

@@ -246,8 +246,15 @@ class Slo(Versioned):
         ordering = ["tenant", "priority_class"]
         constraints = [
             models.UniqueConstraint(
-                fields=["tenant", "priority_class"], name="one_slo_a_class", nulls_distinct=False
-            )
+                fields=["tenant", "priority_class"],
+                condition=models.Q(tenant__isnull=False),
+                name="one_slo_a_class",
+            ),
+            models.UniqueConstraint(
+                fields=["priority_class"],
+                condition=models.Q(tenant__isnull=True),
+                name="one_slo_for_everybody",
+            ),
         ]
 
     def __str__(self) -> str:

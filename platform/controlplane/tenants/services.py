@@ -67,8 +67,7 @@ def tenant_update(
 ) -> Tenant:
     """Changes any of TENANT_FIELDS but the slug. Needs the platform's operator."""
     access.require(Role.VIEWER, tenant.pk)
-    if not access.allows(Role.OPERATOR):
-        raise NotAllowed("Needs the operator role of the platform.")
+    _require_platform(access)
     allowed = _only(changes, [name for name in TENANT_FIELDS if name != "slug"])
     is_block = "state" in allowed and allowed["state"] != tenant.state
     return row_change(
@@ -85,6 +84,8 @@ def member_set(
     member = Membership.objects.filter(tenant=tenant, user=user).first()
     if Role.OWNER in (role, member and Role(member.role)):
         access.require(Role.OWNER, tenant.pk)
+    if member is not None and role is not Role.OWNER:
+        _keep_an_owner(access, member)
     about: dict[str, Any] = {"access": access, "tenant": tenant.slug, "tenant_id": tenant.pk}
     if member is None:
         member = Membership(tenant=tenant, user=user, role=role.value)
@@ -97,10 +98,22 @@ def member_remove(*, access: Access, member: Membership, reason: str = "") -> No
     tenant = member.tenant
     needed = Role.OWNER if member.role == Role.OWNER else Role.TENANT_ADMIN
     access.require(needed, tenant.pk)
+    _keep_an_owner(access, member)
     row_remove(
         member, access=access, action="member_remove", fields=("user", "role"),
         tenant=tenant.slug, tenant_id=tenant.pk, reason=reason,
     )  # fmt: skip
+
+
+def _keep_an_owner(access: Access, member: Membership) -> None:
+    """Raises: ValidationError when a tenant's last owner would go by the tenant's own hand; the
+    platform's owner may leave it without one."""
+    owners = Membership.objects.filter(tenant_id=member.tenant_id, role=Role.OWNER.value)
+    is_last = member.role == Role.OWNER and not owners.exclude(pk=member.pk).exists()
+    if is_last and access.platform is not Role.OWNER:
+        raise ValidationError(
+            {"role": "the tenant would have no owner: make somebody else one first"}
+        )
 
 
 def key_create(
@@ -212,7 +225,7 @@ def slo_set(
     """
     if tenant is not None:
         access.require(Role.VIEWER, tenant.pk)
-    access.require(Role.OPERATOR)
+    _require_platform(access)
     about: dict[str, Any] = {
         "access": access,
         "tenant": "" if tenant is None else tenant.slug,
@@ -229,7 +242,9 @@ def slo_set(
 
 def slo_remove(*, access: Access, slo: Slo, reason: str = "") -> None:
     """Needs the platform's operator."""
-    access.require(Role.OPERATOR)
+    if slo.tenant_id is not None:
+        access.require(Role.VIEWER, slo.tenant_id)
+    _require_platform(access)
     row_remove(
         slo, access=access, action="slo_remove", fields=("priority_class", *SLO_FIELDS),
         tenant=slo.tenant.slug if slo.tenant else "", tenant_id=slo.tenant_id, reason=reason,
@@ -252,6 +267,12 @@ def class_update(
     )  # fmt: skip
     transaction.on_commit(pools_publish_soon)
     return changed
+
+
+def _require_platform(access: Access) -> None:
+    """Raises: NotAllowed for who sees the thing, but does not run the platform."""
+    if not access.allows(Role.OPERATOR):
+        raise NotAllowed("Needs the operator role of the platform.")
 
 
 def _only(values: Mapping[str, Any], names: Any) -> dict[str, Any]:
