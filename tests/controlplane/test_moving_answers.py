@@ -268,7 +268,7 @@ async def test_the_call_counts_its_moves_and_names_where_it_was(
     calls: list[Call] = []
     async with web() as w:
         know_two(w)
-        monkeypatch.setattr(w.runtime.records, "add", lambda call, *_: calls.append(call))
+        monkeypatch.setattr(w.runtime.records, "add", lambda call, *_, **__: calls.append(call))
         moved_before = metrics.MOVED_STREAMS._value.get()
         gaps_before = metrics.MOVED_GAP_S._sum.get()
         asked = w.ask("POST", "/v1/chat/completions", {"messages": MESSAGES}, authorization=auth)
@@ -303,7 +303,7 @@ async def test_each_choice_moves_for_itself(
     calls: list[Call] = []
     async with web() as w:
         know_two(w)
-        monkeypatch.setattr(w.runtime.records, "add", lambda call, *_: calls.append(call))
+        monkeypatch.setattr(w.runtime.records, "add", lambda call, *_, **__: calls.append(call))
         body = {"messages": MESSAGES, "stream": True, "n": 2, "seed": 1}
         asked = w.ask("POST", "/v1/chat/completions", body, authorization=auth, x_ferry_events="1")
         await until(lambda: len(w.gate.requests) == 2)
