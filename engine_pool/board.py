@@ -6,6 +6,7 @@ one that comes back, even without its memory, is told everything again.
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -51,6 +52,9 @@ class Board:
         self._forgotten: set[InstanceName] = set()
         self._events: deque[FleetEvent] = deque(maxlen=EVENTS_KEPT)
         self._sample: FleetSample | None = None
+        self._writing = threading.Lock()
+        """A write whose task was cancelled goes on in its thread: the next one waits for it, or what
+        is forgotten could be written once more."""
         self._wake = asyncio.Event()
         self._store_name: str | None = None
         self._away_since_s: float | None = None
@@ -113,6 +117,10 @@ class Board:
             self._note_back()
 
     def _write(self) -> None:
+        with self._writing:
+            self._write_all()
+
+    def _write_all(self) -> None:
         # In a thread: each name leaves its set before it is written, so that news meanwhile count.
         for instance in tuple(self._forgotten):
             self._forgotten.discard(instance)

@@ -50,7 +50,7 @@ def sentence(record: RequestRecord) -> str:
     if record.status == RequestStatus.CANCELLED:
         return f"Cancelled by its client after {took}: {produced}."
     if record.status == RequestStatus.DETACHED:
-        return f"Its client left after {took} and may resume: {produced}."
+        return f"Its client left after {took}; its engine went on to the end: {produced}."
     why = (record.error_code or "no reason told").replace("_", " ")
     return f"Failed after {took}: {why}; {produced}."
 

@@ -50,7 +50,7 @@ def test_labels_stay_bounded_whatever_a_report_says() -> None:
 def test_a_requests_row_has_its_instances_and_moves() -> None:
     call = Call("chatcmpl-1", "chat", 1, "alice", PriorityClass.NORMAL)
     call.instance, call.instances, call.migrations = "i-02", ["i-01", "i-02"], 1
-    row = records._to_row(call, RequestStatus.COMPLETED, "", time.monotonic())
+    row = records.to_row(call, RequestStatus.COMPLETED, now_s=time.monotonic())
     assert (row.instance, row.instances, row.migrations) == ("i-02", ["i-01", "i-02"], 1)
 
 

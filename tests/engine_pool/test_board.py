@@ -1,6 +1,7 @@
 """The board and the sampler: what the pool says reaches the store, whatever happens to it."""
 
 import asyncio
+import threading
 
 import redis.asyncio
 
@@ -62,6 +63,31 @@ async def test_a_store_that_lost_its_memory_unnoticed_is_told_again(store):
     await board.write()
     assert set((await seen(store))[0]) == {"i-01"}
     await client.aclose()
+    await board.close()
+
+
+async def test_what_is_forgotten_stays_so_though_a_cancelled_write_is_still_under_way(store):
+    board = Board(store.url)
+    may_go_on, has_begun = threading.Event(), threading.Event()
+    report = board._bulletin.report_status
+
+    def slow_report(said):
+        has_begun.set()
+        assert may_go_on.wait(10)
+        report(said)
+
+    board._bulletin.report_status = slow_report
+    board.put_status(status("i-01"))
+    writing = asyncio.create_task(board.write())
+    await asyncio.to_thread(has_begun.wait, 10)
+    writing.cancel()
+    await asyncio.wait({writing})
+    board.forget(InstanceName("i-01"))
+    forgetting = asyncio.create_task(board.write())
+    await asyncio.sleep(0.1)
+    may_go_on.set()
+    await forgetting
+    assert (await seen(store))[0] == {}
     await board.close()
 
 

@@ -217,7 +217,7 @@ def test_what_cannot_be_moved_is_refused_with_a_reason(
         path = f"/requests/{request_id}/migrate"
         assert operator.post_without_token(path).status_code == 403
         anonymous = httpx.post(f"{idle.url}{API}{path}", json={}, timeout=DEADLINE_S)
-        assert anonymous.status_code == 403
+        assert anonymous.status_code == 401
         with_key = httpx.post(
             f"{idle.url}{API}{path}", json={}, headers=idle.headers, timeout=DEADLINE_S
         )

@@ -20,9 +20,9 @@ from engine_pool.token_log import TokenLogReader, request_key
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-ANSWER_TIMEOUT_S: Final = 2.0
-"""For a round trip of a millisecond; a burst of hundreds of requests may keep a process from its
-sockets for a second."""
+ANSWER_TIMEOUT_S: Final = 5.0
+"""A script takes microseconds, and a store that is away refuses at once; but a burst of hundreds of
+requests keeps a web process from its sockets for a second or two, which is no dead store."""
 _PLACE: Final = b"at:"
 """Before an engine request's id in a request's record (gateway/resume.py)."""
 
