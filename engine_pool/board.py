@@ -53,8 +53,8 @@ class Board:
         self._events: deque[FleetEvent] = deque(maxlen=EVENTS_KEPT)
         self._sample: FleetSample | None = None
         self._writing = threading.Lock()
-        """A write whose task was cancelled goes on in its thread: the next one waits for it, or what
-        is forgotten could be written once more."""
+        """A write whose task was cancelled goes on in its thread: the next one waits for it, or
+        what is forgotten could be written once more."""
         self._wake = asyncio.Event()
         self._store_name: str | None = None
         self._away_since_s: float | None = None

@@ -68,13 +68,14 @@ async def test_a_store_that_lost_its_memory_unnoticed_is_told_again(store):
 
 async def test_what_is_forgotten_stays_so_though_a_cancelled_write_is_still_under_way(store):
     board = Board(store.url)
-    may_go_on, has_begun = threading.Event(), threading.Event()
+    may_go_on, has_begun, is_done = threading.Event(), threading.Event(), threading.Event()
     report = board._bulletin.report_status
 
     def slow_report(said):
         has_begun.set()
         assert may_go_on.wait(10)
         report(said)
+        is_done.set()
 
     board._bulletin.report_status = slow_report
     board.put_status(status("i-01"))
@@ -87,6 +88,7 @@ async def test_what_is_forgotten_stays_so_though_a_cancelled_write_is_still_unde
     await asyncio.sleep(0.1)
     may_go_on.set()
     await forgetting
+    await asyncio.to_thread(is_done.wait, 10)
     assert (await seen(store))[0] == {}
     await board.close()
 

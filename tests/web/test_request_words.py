@@ -45,8 +45,8 @@ def test_bars_stay_on_the_axis() -> None:
         ),
         pytest.param(
             {"status": "detached"},
-            "Its client left after 6.1 s; its engine went on to the end: 231 tokens produced by then"
-            " count.",
+            "Its client left after 6.1 s; its engine went on to the end: 231 tokens produced by"
+            " then count.",
             id="detached",
         ),
         pytest.param(
