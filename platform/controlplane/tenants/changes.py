@@ -58,8 +58,8 @@ def row_change(
     `version`: the one that the person has seen; None: whatever it is now.
     Raises: ValidationError naming the field; VersionConflict.
     """
-    kind = type(row)
-    current = kind.objects.select_for_update().filter(pk=row.pk).first()  # type: ignore[attr-defined]
+    rows = type(row)._default_manager
+    current = rows.select_for_update().filter(pk=row.pk).first()
     if current is None:
         raise VersionConflict(str(row), 0)
     if version is not None and current.version != version:
