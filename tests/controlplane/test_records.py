@@ -228,7 +228,7 @@ def test_the_book_knows_prices_without_a_query_and_keeps_them_without_a_database
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     # It would close the connection that the test's own transaction is on.
-    monkeypatch.setattr("controlplane.usage.prices.close_old_connections", lambda: None)
+    monkeypatch.setattr("controlplane.following.close_old_connections", lambda: None)
     book = PriceBook()
     set_price(4, NOW - AWHILE)
     set_price(6, NOW + AWHILE)

@@ -5,24 +5,19 @@ A model without a price is free. Amounts have no currency: it is that of whoever
 
 import bisect
 import functools
-import logging
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
-from django.db import DatabaseError, close_old_connections, transaction
+from django.db import transaction
 
 from controlplane.audit.services import audit_write
+from controlplane.following import Follower
 from controlplane.tenants.access import Access, Role
 from controlplane.usage.models import ModelPrice
 
-logger = logging.getLogger(__name__)
-
-REFRESH_EVERY_S: Final = 0.5
-"""With the query's own time still below the second after which a change must hold everywhere."""
 ROWS_MAX: Final = 10_000
 """Newest prices that a process keeps in memory, about 2 MB."""
 COST_STEP: Final = Decimal("0.00000001")
@@ -81,56 +76,23 @@ def price_at(*, model: str, at: datetime) -> Price:
     return FREE if row is None else _price_of(row)
 
 
-class PriceBook:
-    """All prices in memory, read again every REFRESH_EVERY_S in a thread of its own.
+class PriceBook(Follower):
+    """All prices in memory. While the database is away the last known ones count, those that begin
+    meanwhile too."""
 
-    While the database is away the last known ones count, those that begin meanwhile too.
-    """
+    what = "prices"
 
     def __init__(self) -> None:
+        super().__init__()
         self._list = PriceList()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._is_away = False
 
     def price(self, model: str, at: datetime | None = None) -> Price:
         """Returns a model's price at a moment, now by default. Never waits."""
         return self._list.at(model, at or datetime.now(UTC))
 
-    def start(self) -> None:
-        """Begins to follow the database. Safe to call again."""
-        with self._lock:
-            if self._thread is None:
-                self._stop.clear()
-                self._thread = threading.Thread(target=self._follow, name="prices", daemon=True)
-                self._thread.start()
-
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """Ends what `start` began."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stop.set()
-            thread.join(timeout_s)
-
-    def refresh(self) -> None:
-        """Reads the prices. One query; what is not read leaves the known ones as they are."""
-        try:
-            close_old_connections()
-            self._list = PriceList(ModelPrice.objects.order_by("-valid_from")[:ROWS_MAX])
-        except DatabaseError as error:
-            if not self._is_away:
-                logger.warning("prices are not read: %s", type(error).__name__)
-            self._is_away = True
-        else:
-            self._is_away = False
-
-    def _follow(self) -> None:
-        while True:
-            self.refresh()
-            if self._stop.wait(REFRESH_EVERY_S):
-                return
+    def read(self) -> None:
+        """One query. Raises: DatabaseError."""
+        self._list = PriceList(ModelPrice.objects.order_by("-valid_from")[:ROWS_MAX])
 
 
 @functools.cache
