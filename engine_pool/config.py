@@ -14,6 +14,7 @@ from typing import Any
 from engine_pool.class_rules import ClassRules
 from engine_pool.env_values import read
 from engine_pool.policy.settings import HeadroomRule, PolicySettings
+from engine_pool.policy.wishes import InstanceWish
 from engine_pool.policy_env import read_policy
 from engine_pool.pool_keys import PoolKeys
 from engine_pool.pool_settings import ENGINE_SETTINGS, INSTALLATION
@@ -134,6 +135,16 @@ class PoolConfig:
 
     classes: ClassRules = field(default_factory=dict)
     """How operators want the priority classes treated; published, never from the environment."""
+    wishes: Mapping[str, InstanceWish] = field(default_factory=dict)
+    """By instance; published, never from the environment, as are the next four."""
+    node_wishes: Mapping[str, InstanceWish] = field(default_factory=dict)
+    """By node."""
+    is_rolling: bool = True
+    """Instances with other engine settings than these are replaced one by one."""
+    hold_s: float = 0.0
+    """How long a request waits for an instance while none serves."""
+    hold_max: int = 0
+    """Requests that wait so at the same time, in one web process."""
     namespace: str = ""
     """Of its keys in the store and its instances' names; empty: the environment's own pool."""
 

@@ -24,6 +24,7 @@ from engine_pool.class_rules import ClassRule, with_classes
 from engine_pool.config import PoolConfig
 from engine_pool.errors import ConfigError
 from engine_pool.policy.settings import PolicySettings
+from engine_pool.policy.wishes import InstanceWish
 from engine_pool.pool_settings import SettingValue, read_engine_settings
 from engine_pool.types import PriorityClass
 
@@ -59,6 +60,14 @@ class PoolSpec:
     """Limits of all tenants together, kept by the gateway; None: no limit."""
     tokens_per_minute: int | None = None
     concurrency: int | None = None
+    wishes: dict[str, InstanceWish] = field(default_factory=dict)
+    """By instance; an instance without one serves."""
+    is_rolling: bool = True
+    """Instances with other engine settings than the pool's are replaced one by one."""
+    hold_s: float = 0.0
+    """How long a request waits for an instance while none serves; 0: it is refused at once."""
+    hold_max: int = 0
+    """Requests that wait so at the same time, in one web process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ class Wanted:
 
     pools: tuple[PoolSpec, ...] = ()
     classes: dict[PriorityClass, ClassRule] = field(default_factory=dict)
+    node_wishes: dict[str, InstanceWish] = field(default_factory=dict)
+    """By node: for all instances there, of whatever pool."""
 
     def enabled(self) -> list[PoolSpec]:
         return [spec for spec in self.pools if spec.is_enabled]
@@ -118,6 +129,11 @@ def pool_config(first: PoolConfig, spec: PoolSpec, wanted: Wanted | None = None)
         served_model_name=spec.served_model_name or first.served_model_name,
         policy=replace(policy, dispatch=replace(policy.dispatch, headroom=headroom)),
         classes=classes,
+        wishes=spec.wishes,
+        node_wishes=wanted.node_wishes if wanted is not None else {},
+        is_rolling=spec.is_rolling,
+        hold_s=spec.hold_s,
+        hold_max=spec.hold_max,
         **overridden,
     )
 

@@ -116,3 +116,7 @@ class Pong:
     last_token_unix_s: float | None
     is_store_away: bool
     max_model_len: int | None
+    used_tokens: int = 0
+    """KV tokens held by anybody, prefix cache that nobody uses left out."""
+    moves: int = 0
+    """Moves that come to it or go from it now."""

@@ -107,6 +107,36 @@ class InstanceLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """How far an instance's drain is, as the pool process sees it once a second."""
+
+    begun_unix_s: float
+    requests_at_start: int
+    left: int
+    """Requests that run or wait there now."""
+    moving: int
+    """Of those, how many are on their way."""
+    moved: int
+    """Requests that have left alive since the start."""
+    ended: int
+    """Requests that have ended there by themselves since the start."""
+    estimate_s: float | None = None
+    """Until it is empty, at the rate so far; None while nothing has left yet."""
+    deadline_unix_s: float | None = None
+    leftover: str = "wait"
+    """What happens at the deadline (policy.wishes.Leftover)."""
+    obstacle: str = ""
+    """Why what is left does not move, in words; empty while it does."""
+    verified_unix_s: float | None = None
+    """When it was proven empty: no request, no used block, no transfer, and its door closed."""
+
+
+CRASH_LOOP_FAILURES = 5
+"""Failures in a row from which an instance counts as in a crash loop: with the default back-off
+they take at least 15 s, which no transient fault does five times."""
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceStatus:
     """What the pool knows of an instance, written by the pool process alone."""
 
@@ -127,6 +157,22 @@ class InstanceStatus:
     """Ray's name of the actor, by which a web process finds it."""
     max_model_len: int | None = None
     rss_bytes: int | None = None
+    wanted: str = "serving"
+    """What it shall do (policy.wishes.WantedState), its node's wish included."""
+    wanted_by: str = ""
+    wanted_reason: str = ""
+    drain: DrainProgress | None = None
+    """While it drains, and after; None when no drain is wanted."""
+    engine_started_unix_s: float | None = None
+    """When its present engine's start began."""
+    is_outdated: bool = False
+    """It runs with other engine settings than the pool has now."""
+    failures: int = 0
+    """Deaths and failed starts in a row; 0 once it has served for a while."""
+
+    @property
+    def is_crash_looping(self) -> bool:
+        return self.failures >= CRASH_LOOP_FAILURES
 
 
 @dataclass(frozen=True, slots=True)

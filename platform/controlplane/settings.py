@@ -56,6 +56,7 @@ INSTALLED_APPS = [
     "controlplane.tenants",
     "controlplane.gateway",
     "controlplane.fleet",
+    "controlplane.scaling",
     "controlplane.usage",
     "controlplane.whatif",
     "web",
@@ -68,6 +69,7 @@ MIGRATION_MODULES = {
     "usage": "controlplane.usage.schema_migrations",
     "tenants": "controlplane.tenants.schema_migrations",
     "gateway": "controlplane.gateway.schema_migrations",
+    "scaling": "controlplane.scaling.schema_migrations",
     "fleet": "controlplane.fleet.schema_migrations",
     "whatif": "controlplane.whatif.schema_migrations",
 }

@@ -1,10 +1,11 @@
 """What happened to the pools, and which there should be."""
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from controlplane.tenants.models import Versioned
+from engine_pool.policy.wishes import Leftover, WantedState
 from migration.report import MoveState
 
 
@@ -74,6 +75,36 @@ class MigrationRecord(models.Model):
         return f"{self.request_id}: {self.source} -> {self.destination}"
 
 
+class ScalingMode(models.TextChoices):
+    OFF = "off"
+    ADVISE = "advise"
+    ACT = "act"
+
+
+WANTED_CHOICES = [(w.value, w.value) for w in WantedState]
+LEFTOVER_CHOICES = [(x.value, x.value) for x in Leftover]
+
+
+class Wish(Versioned):
+    """What somebody wants of one thing; without a row it serves."""
+
+    wanted = models.CharField(max_length=8, choices=WANTED_CHOICES)
+    by = models.CharField(max_length=200, help_text='A user\'s name, or "scaling".')
+    reason = models.CharField(max_length=500, blank=True)
+    since = models.DateTimeField(help_text="When this was first wanted.")
+    deadline = models.DateTimeField(null=True, blank=True)
+    leftover = models.CharField(
+        max_length=8, choices=LEFTOVER_CHOICES, default=Leftover.WAIT.value,
+        help_text="What happens at the deadline to requests that are still there.",
+    )  # fmt: skip
+    renew_before = models.DateTimeField(
+        null=True, blank=True, help_text="An engine started before this is replaced by a new one."
+    )
+
+    class Meta:
+        abstract = True
+
+
 class Pool(Versioned):
     """The instances of one model, wanted; what they do now, the live view knows.
 
@@ -114,6 +145,45 @@ class Pool(Versioned):
     )
     tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
     concurrency = models.PositiveIntegerField(null=True, blank=True)
+    is_rolling = models.BooleanField(
+        default=True,
+        help_text="Instances with other engine settings are replaced one by one, without a cut.",
+    )
+    scaling_mode = models.CharField(
+        max_length=8, choices=ScalingMode.choices, default=ScalingMode.OFF,
+        help_text="advise: decisions are stored and shown, nobody acts on them.",
+    )  # fmt: skip
+    grow_after_s = models.FloatField(
+        default=0.0, validators=[MinValueValidator(0.0)],
+        help_text="How long the average must have been under the band.",
+    )  # fmt: skip
+    shrink_after_s = models.FloatField(default=60.0, validators=[MinValueValidator(0.0)])
+    grow_cooldown_s = models.FloatField(
+        default=0.0, validators=[MinValueValidator(0.0)],
+        help_text="After a growth, until the next one.",
+    )  # fmt: skip
+    shrink_cooldown_s = models.FloatField(
+        default=120.0, validators=[MinValueValidator(0.0)],
+        help_text="After any change, until an instance is drained.",
+    )  # fmt: skip
+    ttft_attainment_floor = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(0.0), MaxValueValidator(1.0)],
+        help_text="Share of requests within their TTFT target, queue included, under which the "
+        "pool grows; empty: this signal is off.",
+    )  # fmt: skip
+    zero_after_s = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(1.0)],
+        help_text="Idle for so long, the last instance is stopped as well; empty: never. Needs "
+        "min_instances 0.",
+    )  # fmt: skip
+    hold_s = models.FloatField(
+        default=60.0, validators=[MinValueValidator(0.0), MaxValueValidator(600.0)],
+        help_text="How long a request waits for the first instance of a pool at zero.",
+    )  # fmt: skip
+    hold_max = models.PositiveIntegerField(
+        default=100, validators=[MaxValueValidator(10_000)],
+        help_text="Requests that wait so at the same time, in one web process.",
+    )  # fmt: skip
 
     class Meta:
         ordering = ["name"]
@@ -133,6 +203,31 @@ class Pool(Versioned):
             raise ValidationError(
                 {"rebalance_above_steps": "must not be below rebalance_below_steps"}
             )
+
+
+class WantedInstance(Wish):
+    """What is wanted of an instance of a pool."""
+
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="wanted_instances")
+    instance = models.CharField(max_length=64, unique=True)
+
+    class Meta:
+        ordering = ["instance"]
+
+    def __str__(self) -> str:
+        return f"{self.instance}: {self.wanted}"
+
+
+class WantedNode(Wish):
+    """What is wanted of all instances of a node, those that are placed there later included."""
+
+    node = models.CharField(max_length=255, unique=True)
+
+    class Meta:
+        ordering = ["node"]
+
+    def __str__(self) -> str:
+        return f"{self.node}: {self.wanted}"
 
 
 class ModelAlias(Versioned):

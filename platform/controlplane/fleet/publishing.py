@@ -11,9 +11,10 @@ import redis
 from django.conf import settings
 from django.db import DatabaseError
 
-from controlplane.fleet.models import Pool
+from controlplane.fleet.models import Pool, ScalingMode, WantedNode, Wish
 from controlplane.tenants.models import ClassSettings
 from engine_pool.class_rules import ClassRule
+from engine_pool.policy.wishes import InstanceWish, Leftover, WantedState
 from engine_pool.pool_keys import PoolKeys
 from engine_pool.pool_spec import PoolSpec, Wanted, publish, store_time_us
 from engine_pool.store import connect
@@ -41,16 +42,31 @@ def pools_publish_soon() -> None:
 
 
 def wanted_now() -> Wanted | None:
-    """Returns what the database wants; None: there is no pool in it. Three queries."""
-    pools = list(Pool.objects.prefetch_related("aliases"))
+    """Returns what the database wants; None: there is no pool in it. Five queries."""
+    pools = list(Pool.objects.prefetch_related("aliases", "wanted_instances"))
     if not pools:
         return None
-    return Wanted(tuple(map(spec_of, pools)), class_rules())
+    nodes = {row.node: wish_of(row) for row in WantedNode.objects.all()}
+    return Wanted(tuple(map(spec_of, pools)), class_rules(), nodes)
+
+
+def wish_of(row: Wish) -> InstanceWish:
+    """Returns a wish's row as it is published."""
+    return InstanceWish(
+        wanted=WantedState(row.wanted),
+        by=row.by,
+        reason=row.reason,
+        since_unix_s=row.since.timestamp(),
+        deadline_unix_s=row.deadline.timestamp() if row.deadline else None,
+        leftover=Leftover(row.leftover),
+        renew_before_unix_s=row.renew_before.timestamp() if row.renew_before else None,
+    )
 
 
 def spec_of(pool: Pool) -> PoolSpec:
     """Returns a pool's row as it is published."""
     aliases = tuple(sorted(row.alias for row in pool.aliases.all())) if pool.pk else ()
+    wishes = {row.instance: wish_of(row) for row in pool.wanted_instances.all()} if pool.pk else {}
     return PoolSpec(
         pool=pool.name,
         model=pool.model,
@@ -68,6 +84,11 @@ def spec_of(pool: Pool) -> PoolSpec:
         requests_per_minute=pool.requests_per_minute,
         tokens_per_minute=pool.tokens_per_minute,
         concurrency=pool.concurrency,
+        wishes=wishes,
+        is_rolling=pool.is_rolling,
+        # Without scaling nobody would wake the pool that a request waits for.
+        hold_s=pool.hold_s if pool.scaling_mode == ScalingMode.ACT else 0.0,
+        hold_max=pool.hold_max,
     )
 
 
