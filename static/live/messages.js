@@ -13,6 +13,7 @@ const INSTANCE = [
   "node", "state", "cause", "since_unix_s", "at_unix_s", "capacity_tokens", "used_tokens",
   "virtual_tokens", "bar", "freeness", "running", "waiting", "step_ms", "preemptions_per_min",
   "caption", "tone", "restarts", "moves_in", "moves_out",
+  "wanted", "wanted_by",
 ];
 
 /** The fields of a row in their order, by the kind of topic. */

@@ -38,7 +38,9 @@ LEVEL_WORDS: Final = {
 }
 MOVES_SHOWN: Final = 6
 """Rows of the panel; more are counted."""
-STATES_SHOWN: Final = ("starting", "draining", "no_progress", "lost")
+STATES_SHOWN: Final = (
+    "starting", "cordoned", "draining", "drained", "no_progress", "crash_loop", "lost",
+)  # fmt: skip
 
 T = TypeVar("T", pictures.InstanceRow, pictures.GridCell)
 

@@ -4,6 +4,7 @@ import math
 from typing import Final, Literal
 
 from engine_pool.policy.freeness import Breakdown
+from engine_pool.policy.wishes import WantedState
 from engine_pool.types import InstanceLoad, InstanceState, InstanceStatus
 
 Tone = Literal["plain", "info", "plan", "warn", "bad"]
@@ -13,6 +14,8 @@ LEAVING: Final = frozenset({"cordoned", "draining", "drained", "stopping", "stop
 def caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:
     """Says what an instance does that has no numbers now."""
     cause = status.cause or status.state.value
+    if status.is_crash_looping and status.state is not InstanceState.SERVING:
+        return f"{status.failures} failures in a row · {cause}", "bad"
     match status.state:
         case InstanceState.STARTING:
             return cause, "info"
@@ -21,7 +24,7 @@ def caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:
         case InstanceState.SERVING:
             return "no report yet", "plain"
         case _:
-            return cause, "plan"
+            return f"{cause}{wanted_by(status)}", "plan"
 
 
 def caption_of(
@@ -33,14 +36,17 @@ def caption_of(
 ) -> tuple[str, Tone]:
     """Says what matters most about an instance that has reported; the first match wins."""
     if status.state is InstanceState.LOST:
-        return status.cause or "lost", "bad"
+        return caption_without_load(status)[0], "bad"
     if stuck_s:
         return f"no step for {stuck_s:.0f} s, {len(load.running)} running", "bad"
     if status.state is InstanceState.DRAINING:
-        left = len(load.running) + len(load.waiting)
-        return f"{left} left", "plan"
+        return _draining(status, len(load.running) + len(load.waiting))
+    if status.state is InstanceState.DRAINED:
+        return _drained(status)
+    if status.state is InstanceState.CORDONED and status.wanted_by:
+        return f"takes no new requests{wanted_by(status)}", "plan"
     if status.state.value in LEAVING:
-        return status.cause or status.state.value, "plan"
+        return f"{status.cause or status.state.value}{wanted_by(status)}", "plan"
     if load.capacity_tokens <= 0:
         return "reports no KV cache", "bad"
     used = f"{_percent(load.used_tokens, load.capacity_tokens)} used"
@@ -49,6 +55,49 @@ def caption_of(
     if preempted:
         return f"{used} · {preempted} preempted /min", "warn"
     return f"{used} · {short_of(load.used_tokens, load.capacity_tokens)}", "plain"
+
+
+def wanted_by(status: InstanceStatus) -> str:
+    """Says whose wish it is, as the end of a caption; empty when nobody's."""
+    return f" · wanted by {status.wanted_by}" if status.wanted_by else ""
+
+
+def _draining(status: InstanceStatus, left: int) -> tuple[str, Tone]:
+    progress = status.drain
+    if progress is not None and progress.obstacle and left:
+        return f"{left} left · cannot move: {progress.obstacle}", "warn"
+    if progress is None:
+        return f"{left} left", "plan"
+    if not left:
+        return "empty, being verified", "plan"
+    lasts = f" · about {short_time(progress.estimate_s)}" if progress.estimate_s else ""
+    return f"{left} left{lasts} · {_afterwards(status)}", "plan"
+
+
+def _drained(status: InstanceStatus) -> tuple[str, Tone]:
+    if status.drain is None or status.drain.verified_unix_s is None:
+        return f"{status.cause or 'drained'}{wanted_by(status)}", "plan"
+    if status.wanted == WantedState.DRAINED:
+        return f"safe to stop{wanted_by(status)}", "plan"
+    return f"verified empty, {_afterwards(status)}", "plan"
+
+
+def _afterwards(status: InstanceStatus) -> str:
+    """Says what comes when it is empty."""
+    match status.wanted:
+        case WantedState.DRAINED:
+            return "then safe to stop"
+        case WantedState.STOPPED:
+            return "then it stops"
+        case _:
+            return "then it starts anew"
+
+
+def short_time(seconds: float) -> str:
+    """Returns "8 s", "3 min" or "2 h"; at least a second."""
+    if seconds < 100:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
 
 
 def _percent(part: float, whole: int) -> str:

@@ -215,7 +215,7 @@ class WantedInstance(Wish):
         ordering = ["instance"]
 
     def __str__(self) -> str:
-        return f"{self.instance}: {self.wanted}"
+        return self.instance
 
 
 class WantedNode(Wish):
@@ -227,7 +227,7 @@ class WantedNode(Wish):
         ordering = ["node"]
 
     def __str__(self) -> str:
-        return f"{self.node}: {self.wanted}"
+        return self.node
 
 
 class ModelAlias(Versioned):

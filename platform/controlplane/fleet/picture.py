@@ -36,6 +36,9 @@ SPARE_ABOVE_STEPS: Final = 3200
 LEAST_FREE_SHOWN: Final = 6
 
 NO_PROGRESS: Final = "no_progress"
+CRASH_LOOP: Final = "crash_loop"
+FAILING: Final = (InstanceState.LOST.value, NO_PROGRESS, CRASH_LOOP)
+"""States of an instance that should work and does not."""
 NOT_REPORTING: Final = (InstanceState.STARTING, InstanceState.STOPPED)
 Freeness = float | Literal["idle", "draining"] | None
 
@@ -45,7 +48,7 @@ class InstanceRow(NamedTuple):
 
     node: str
     state: str
-    """An InstanceState, or `no_progress`."""
+    """An InstanceState, `no_progress` or `crash_loop`."""
     cause: str
     since_unix_s: float
     at_unix_s: float | None
@@ -68,6 +71,9 @@ class InstanceRow(NamedTuple):
     moves_in: int = 0
     """Requests that came here in the last five minutes, and (next field) that left."""
     moves_out: int = 0
+    wanted: str = "serving"
+    """What it shall do (policy.wishes.WantedState), its node's wish included."""
+    wanted_by: str = ""
 
 
 class GridCell(NamedTuple):
@@ -113,11 +119,12 @@ def instance_row(
         caption, tone = caption_without_load(status)
         at_unix_s = None if load is None else round(load.at_unix_s, 2)
         return InstanceRow(
-            node=status.node, state=status.state.value, cause=status.cause,
+            node=status.node, state=shown_state(status), cause=status.cause,
             since_unix_s=round(status.since_unix_s, 2), at_unix_s=at_unix_s,
             capacity_tokens=None, used_tokens=None, virtual_tokens=None, bar=(),
             freeness=None, running=None, waiting=None, step_ms=None,
             preemptions_per_min=None, caption=caption, tone=tone, restarts=status.restarts,
+            wanted=status.wanted, wanted_by=status.wanted_by,
         )  # fmt: skip
     usage = breakdown(load, status.state, headroom)
     stuck_s = _stuck_s(status, load, progress, now_unix_s)
@@ -125,7 +132,7 @@ def instance_row(
     caption, tone = caption_of(status, load, usage, stuck_s, preempted)
     return InstanceRow(
         node=status.node,
-        state=NO_PROGRESS if stuck_s else status.state.value,
+        state=NO_PROGRESS if stuck_s else shown_state(status),
         cause=status.cause,
         since_unix_s=round(status.since_unix_s, 2),
         at_unix_s=round(load.at_unix_s, 2),
@@ -141,7 +148,15 @@ def instance_row(
         caption=caption,
         tone=tone,
         restarts=status.restarts,
+        wanted=status.wanted,
+        wanted_by=status.wanted_by,
     )
+
+
+def shown_state(status: InstanceStatus) -> str:
+    """Returns the state as pages and API name it: one that dies again and again has its own."""
+    is_down = status.state in (InstanceState.LOST, InstanceState.STARTING)
+    return CRASH_LOOP if is_down and status.is_crash_looping else status.state.value
 
 
 def grid_cell(row: InstanceRow, now_unix_s: float) -> GridCell:

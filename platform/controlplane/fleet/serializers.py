@@ -7,8 +7,8 @@ class InstanceSerializer(serializers.Serializer[object]):
     name = serializers.CharField()
     node = serializers.CharField()
     state = serializers.CharField(
-        help_text="starting, serving, cordoned, draining, drained, stopping, stopped, lost, or "
-        "no_progress: requests run, but no step ends."
+        help_text="starting, serving, cordoned, draining, drained, stopping, stopped, lost, "
+        "crash_loop: it dies again and again, or no_progress: requests run, but no step ends."
     )
     cause = serializers.CharField(help_text="Why it is in this state, in words.")
     since_unix_s = serializers.FloatField(help_text="When it entered the state.")
@@ -31,6 +31,10 @@ class InstanceSerializer(serializers.Serializer[object]):
     preemptions_per_min = serializers.IntegerField(allow_null=True)
     caption = serializers.CharField(help_text="What matters most about it now, in words.")
     restarts = serializers.IntegerField()
+    wanted = serializers.CharField(
+        help_text="What it shall do, its node's wish included: serving, cordoned, drained, stopped."
+    )
+    wanted_by = serializers.CharField(allow_blank=True, help_text="Who; empty: nobody.")
 
 
 class LatencySerializer(serializers.Serializer[object]):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from controlplane.fleet.captions import Tone, short_of
 from controlplane.fleet.live_moves import MoveCounts
-from controlplane.fleet.picture import InstanceRow, is_stale
+from controlplane.fleet.picture import FAILING, InstanceRow, is_stale
 
 RATE_WINDOW_S: Final = 10.0
 LATENCY_WINDOW_S: Final = 60.0
@@ -84,9 +84,8 @@ def totals_of(
         desired=desired,
         serving=states.count("serving"),
         starting=states.count("starting"),
-        failing=states.count("lost") + states.count("no_progress"),
-        leaving=len(states)
-        - sum(map(states.count, ("serving", "starting", "lost", "no_progress"))),
+        failing=sum(map(states.count, FAILING)),
+        leaving=len(states) - sum(map(states.count, ("serving", "starting", *FAILING))),
         reporting=len(fresh),
         running=sum(r.running or 0 for r in fresh) if reports else None,
         waiting=sum(r.waiting or 0 for r in fresh) if reports else None,
