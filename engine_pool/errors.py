@@ -15,10 +15,37 @@ class NoInstance(PoolError):
     code = "server_is_overloaded"
 
 
+class PoolStarting(PoolError):
+    """No instance of the pool has served for as long as requests wait for its first one."""
+
+    code = "pool_starting"
+
+
 class InstanceLost(PoolError):
     """The instance that served the request died."""
 
     code = "instance_lost"
+
+
+class InstanceLeaving(PoolError):
+    """A living engine sends the request elsewhere: written by engines, never seen by clients."""
+
+    code = "instance_leaving"
+
+
+class RequestFatal(PoolError):
+    """Engines died with the request, again and again, before it got a token: it is not tried on
+    more of them."""
+
+    code = "request_fatal"
+    retryable = False
+
+
+class ReplayRefused(PoolError):
+    """The request's engine was lost, and it cannot be shown that another one would go on with the
+    same answer; the message says why."""
+
+    code = "replay_refused"
 
 
 class StoreUnavailable(PoolError):

@@ -36,6 +36,8 @@ class EngineRequest:
     payload: bytes
     weight: float = 1.0
     """The tenant's share of its class, against the other tenants' (policy/fair_share.py)."""
+    output_token_ids: tuple[int, ...] = ()
+    """What engines that were lost have produced of its answer already: it goes on after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,9 @@ class StepOutput:
     """Prompt tokens found in the prefix cache; meaningful in a request's first output."""
     detail: bytes | None = None
     """Logprobs and the like in the engine's own encoding, read only by the matching front end."""
+    refusal: str = ""
+    """Why a request that came with output tokens cannot go on here; it has ended then, without a
+    token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,9 @@ class Engine(Protocol):
     only."""
 
     def add(self, request: EngineRequest) -> None:
-        """Queues a request. Raises: EngineRefused when it can never run; nothing is queued then."""
+        """Queues a request. Raises: EngineRefused when it can never run; nothing is queued then.
+
+        One that brings output tokens and cannot go on after them is refused by an output."""
 
     def abort(self, request_ids: Sequence[RequestId]) -> None:
         """Ends requests and frees their KV blocks before the next step. Unknown ids are ignored."""
@@ -120,3 +127,20 @@ class Pong:
     """KV tokens held by anybody, prefix cache that nobody uses left out."""
     moves: int = 0
     """Moves that come to it or go from it now."""
+    door: str = ""
+    """Why it takes nothing new: "cordoned" or "draining"; empty: it does."""
+    door_since_unix_s: float | None = None
+    """When its door was closed; None: it is open."""
+    requests_at_closing: int = 0
+    moved_away: int = 0
+    """Requests that have gone elsewhere alive since its door was closed."""
+    ended: int = 0
+    """Requests that have ended here since then."""
+    leaving_since_unix_s: float | None = None
+    """When its process was told to end (SIGTERM); None: it was not."""
+    leave_deadline_unix_s: float | None = None
+    """When it ends by itself then."""
+    launched_unix_s: float = 0.0
+    """When the pool made it, by the pool's clock."""
+    installation: str = ""
+    """Digest of the store it belongs to: two installations may share one Ray cluster."""

@@ -29,6 +29,17 @@ import msgspec
 import redis
 import redis.asyncio
 
+from engine_pool.errors import InstanceLeaving
+from engine_pool.log_marks import (
+    FENCE_EPOCHS,
+    Lost,
+    Marked,
+    decode_mark,
+    encode_mark,
+    epoch_of,
+)
+from engine_pool.log_scripts import APPEND, ATTACH, FENCE, RECLAIM
+
 _LENGTH = struct.Struct(">I")
 
 
@@ -72,7 +83,8 @@ class TokenFrame(msgspec.Struct, array_like=True, frozen=True, tag="t"):
     cached_tokens: int = 0
     detail: bytes | None = None
     error: StreamError | None = None
-    """Set in a last frame only: the request failed."""
+    """Set in a last frame only: the request failed. With InstanceLeaving's code it is none: it
+    becomes a mark in the log (log_marks.py), and the request goes on elsewhere."""
     queue_ms: float | None = None
     """In a request's first frame: from its arrival to the engine's first step with it."""
     prefill_ms: float | None = None
@@ -88,7 +100,14 @@ class TokenFrame(msgspec.Struct, array_like=True, frozen=True, tag="t"):
         return self.finish_reason is not None or self.error is not None
 
     @property
+    def is_leaving(self) -> bool:
+        """It says that the request goes on elsewhere."""
+        return self.error is not None and self.error.code == InstanceLeaving.code
+
+    @property
     def entry_id(self) -> str:
+        if self.is_leaving:
+            return f"{self.epoch + FENCE_EPOCHS}-0"
         # A last frame may bring no token; its id must still be above its predecessor's.
         return f"{self.epoch}-{self.start + max(1, len(self.token_ids))}"
 
@@ -99,17 +118,20 @@ class Superseded(msgspec.Struct, array_like=True, frozen=True, tag="s"):
     request_id: str
 
 
+Message = TokenFrame | Superseded | Lost
+"""What a web process's channel carries."""
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(TokenFrame | Superseded)
+_decoder = msgspec.msgpack.Decoder(Message)
 
 
-def encode(message: TokenFrame | Superseded) -> bytes:
+def encode(message: Message) -> bytes:
     """Returns the message as length-prefixed msgpack."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_all(blob: bytes) -> Iterator[TokenFrame | Superseded]:
+def decode_all(blob: bytes) -> Iterator[Message]:
     """Yields the messages of a concatenation of encoded ones. Raises: msgspec.DecodeError on
     garbage."""
     at = 0
@@ -129,99 +151,6 @@ class LogTimes:
     """Longest life of an unfinished request's log; also the longest request."""
     ended_s: int = 300
     """How long a finished stream can still be resumed."""
-
-
-# KEYS: log, route of each request. ARGV: live_s, ended_s, then entry id, frame, kind of each
-# request (kind: "" in the middle, "s" the first frame, "e" the last, "b" both).
-# Returns {indices refused, indices that no web process heard}, counted from 1.
-_APPEND = """
-local refused, unheard, channels, members, parts = {}, {}, {}, {}, {}
-for i = 1, #KEYS / 2 do
-  local log, route, a = KEYS[2 * i - 1], KEYS[2 * i], 3 * i
-  local channel = redis.call('GET', route)
-  local entry = false
-  local kind = ARGV[a + 2]
-  local last = kind == 'e' or kind == 'b'
-  if channel then entry = redis.pcall('XADD', log, ARGV[a], last and 'e' or 'f', ARGV[a + 1]) end
-  if type(entry) ~= 'string' then
-    refused[#refused + 1] = i
-  else
-    if last then
-      redis.call('EXPIRE', log, ARGV[2])
-      redis.call('EXPIRE', route, ARGV[2])
-    elseif kind == 's' then
-      redis.call('EXPIRE', log, ARGV[1])
-    end
-    if not parts[channel] then
-      channels[#channels + 1] = channel
-      parts[channel], members[channel] = {}, {}
-    end
-    local p = parts[channel]
-    p[#p + 1] = ARGV[a + 1]
-    local m = members[channel]
-    m[#m + 1] = i
-  end
-end
-for _, channel in ipairs(channels) do
-  if redis.call('PUBLISH', channel, table.concat(parts[channel])) == 0 then
-    for _, i in ipairs(members[channel]) do unheard[#unheard + 1] = i end
-  end
-end
-return {refused, unheard}
-"""
-
-# KEYS: route. ARGV: channel of the new reader, the encoded Superseded. Returns the old channel, or
-# nil.
-_ATTACH = """
-local old = redis.call('GET', KEYS[1])
-if not old then return nil end
-redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL')
-if old ~= ARGV[1] then redis.call('PUBLISH', old, ARGV[2]) end
-return old
-"""
-
-FENCE_EPOCHS: Final = 1000
-"""By how much a fence raises the epoch. A move raises it by one or two without a trace in the log
-until its destination appends, and a queued request may move several times: all those producers are
-to be shut out."""
-
-# KEYS: log. ARGV: live_s, FENCE_EPOCHS, id that the last entry must have ("": none, "*": any).
-# Shuts out the present producer. Returns {0, epoch to go on with}, {1, 0} when the stream has
-# ended, {2, 0} when the last entry is another.
-_FENCE = """
-local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
--- An empty log has a producer too, whose epoch is 1: it may be about to append.
-local epoch, id = 1, ''
-if last[1] then
-  if last[1][2][1] == 'e' then return {1, 0} end
-  id = last[1][1]
-  epoch = tonumber(string.match(id, '^(%d+)-'))
-end
-if ARGV[3] ~= '*' and ARGV[3] ~= id then return {2, 0} end
-epoch = epoch + tonumber(ARGV[2])
-redis.call('XADD', KEYS[1], string.format('%d-0', epoch), 'x', '')
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-return {0, epoch}
-"""
-
-
-# KEYS: log. ARGV: the caller's epoch, live_s. Returns the epoch in which the caller may go on, 0
-# when somebody else has appended or fenced meanwhile. It jumps by two: the next one is the other
-# side's, which may append later. An empty log is a queued request's. The mark `r` is for a second
-# try after an answer that was lost.
-_RECLAIM = """
-local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
-local mine = tonumber(ARGV[1])
-if last[1] then
-  if last[1][2][1] == 'e' then return 0 end
-  local epoch = tonumber(string.match(last[1][1], '^(%d+)-'))
-  if last[1][2][2] == 'r' and epoch == mine + 2 then return mine + 2 end
-  if epoch > mine then return 0 end
-end
-redis.call('XADD', KEYS[1], string.format('%d-0', mine + 2), 'x', 'r')
-redis.call('EXPIRE', KEYS[1], ARGV[2])
-return mine + 2
-"""
 
 
 _FENCED, _ENDED = 0, 1
@@ -246,8 +175,8 @@ class TokenLogWriter:
 
     def __init__(self, store: "redis.Redis[bytes]", times: LogTimes) -> None:
         self._times = times
-        self._append = store.register_script(_APPEND)
-        self._reclaim = store.register_script(_RECLAIM)
+        self._append = store.register_script(APPEND)
+        self._reclaim = store.register_script(RECLAIM)
 
     def reclaim(self, request_id: str, epoch: int) -> int | None:
         """Shuts out a producer of the next epoch that has appended nothing yet.
@@ -272,8 +201,12 @@ class TokenLogWriter:
         for frame in frames:
             first = frame.request_id in firsts
             kind = ("b" if first else "e") if frame.is_last else ("s" if first else "")
+            blob = encode(frame)
+            if frame.error is not None and frame.is_leaving:
+                kind, why = "x", frame.error.message
+                blob = encode_mark(Lost(frame.request_id, frame.instance, why=why, is_death=False))
             keys += (log_key(frame.request_id), route_key(frame.request_id))
-            args += (frame.entry_id, encode(frame), kind)
+            args += (frame.entry_id, blob, kind)
         refused, unheard = self._append(keys=keys, args=args)
         return Appended(
             tuple(frames[i - 1].request_id for i in refused),
@@ -287,9 +220,9 @@ class TokenLogReader:
     def __init__(self, store: "redis.asyncio.Redis[bytes]", times: LogTimes) -> None:
         self._store = store
         self.times = times
-        self._attach = store.register_script(_ATTACH)
-        self._fence = store.register_script(_FENCE)
-        self._append = store.register_script(_APPEND)
+        self._attach = store.register_script(ATTACH)
+        self._fence = store.register_script(FENCE)
+        self._append = store.register_script(APPEND)
 
     async def open(self, request_ids: Sequence[str], channel: str) -> None:
         """Makes the logs writable and routes them to `channel`. Raises: redis.RedisError."""
@@ -322,14 +255,23 @@ class TokenLogReader:
 
         The id is None when the log holds nothing more.
         """
+        found, last = await self.read_all_after(request_id, after_entry=after_entry, count=count)
+        return [one for one in found if isinstance(one, TokenFrame)], last
+
+    async def read_all_after(
+        self, request_id: str, *, after_entry: str | None = None, count: int = 512
+    ) -> "tuple[list[TokenFrame | Marked], str | None]":
+        """As `read_after`, with the marks among the frames."""
         low = "-" if after_entry is None else f"({after_entry}"
         entries: Any = await self._store.xrange(log_key(request_id), low, "+", count=count)
-        frames: list[TokenFrame] = []
-        for _, fields in entries:
+        found: list[TokenFrame | Marked] = []
+        for entry_id, fields in entries:
             for name, value in fields.items():
                 if name != b"x":
-                    frames += (m for m in decode_all(value) if isinstance(m, TokenFrame))
-        return frames, entries[-1][0].decode() if entries else None
+                    found += (m for m in decode_all(value) if isinstance(m, TokenFrame))
+                elif (lost := decode_mark(value)) is not None:
+                    found.append(Marked(epoch_of(entry_id), lost))
+        return found, entries[-1][0].decode() if entries else None
 
     async def newest(self, request_id: str) -> tuple[str, TokenFrame | None]:
         """Returns the id of the last entry, "" of an empty log, and the newest frame.
@@ -350,6 +292,15 @@ class TokenLogReader:
         """
         verdict, epoch = await self._shut_out(request_id, _ANY_ENTRY)
         return (None, 0) if verdict == _ENDED else (epoch, await self._tokens(request_id))
+
+    async def fence_lost(self, lost: Lost, *, if_last: str = _ANY_ENTRY) -> int | None:
+        """Shuts the present producer out and says in the log which life was lost.
+
+        Returns the epoch to go on with; None when the stream has ended, or its last entry is not
+        `if_last`. Raises: redis.RedisError.
+        """
+        verdict, epoch = await self._shut_out(lost.request_id, if_last, encode_mark(lost))
+        return epoch if verdict == _FENCED else None
 
     async def end_with_error(
         self, request_id: str, *, instance: str, error: StreamError, if_last: str = _ANY_ENTRY
@@ -372,9 +323,9 @@ class TokenLogReader:
         )
         return True
 
-    async def _shut_out(self, request_id: str, if_last: str) -> tuple[int, int]:
+    async def _shut_out(self, request_id: str, if_last: str, says: bytes = b"") -> tuple[int, int]:
         verdict, epoch = await self._fence(
-            keys=[log_key(request_id)], args=[self.times.live_s, FENCE_EPOCHS, if_last]
+            keys=[log_key(request_id)], args=[self.times.live_s, FENCE_EPOCHS, if_last, says]
         )
         return int(verdict), int(epoch)
 
