@@ -8,11 +8,13 @@ What is cached of a prompt, and where, is asked anew for each choice. Sends noth
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from engine_pool.class_rules import ageing_of_rank
 from engine_pool.config import PoolConfig
-from engine_pool.errors import NoInstance, RequestTooLarge
+from engine_pool.errors import NoInstance, PoolError, RequestTooLarge
 from engine_pool.gateway_queue import GatewayQueue
+from engine_pool.holding import Holding
 from engine_pool.live_view import LiveView
 from engine_pool.placement import Placement
 from engine_pool.policy.dispatch import Choice, Refusal, RequestDemand
@@ -21,6 +23,9 @@ from engine_pool.prefixes import Prefixes
 from engine_pool.submission import Submission
 from engine_pool.types import InFlight, InstanceName, InstanceStatus
 from engine_pool.waiting_line import Wish
+
+if TYPE_CHECKING:
+    import redis.asyncio
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,9 @@ class Place:
 class Chooser:
     """Of one web process, in its event loop."""
 
-    def __init__(self, live: LiveView, config: PoolConfig) -> None:
+    def __init__(
+        self, live: LiveView, store: "redis.asyncio.Redis[bytes]", config: PoolConfig
+    ) -> None:
         rule = config.policy.dispatch
         self._live = live
         self._fair_output_tokens = config.fair_output_tokens
@@ -57,6 +64,8 @@ class Chooser:
         self.queue = GatewayQueue(self._placement, rule, config.ageing_s, of_rank)
         """Empty without late binding."""
         self._is_late_binding = rule.is_late_binding
+        self.holding = Holding(live, store, config, self._is_served)
+        """Those who came while nobody served."""
 
     def use(self, config: PoolConfig) -> None:
         """Chooses by these settings from now on. Late binding stays as it was at the start."""
@@ -64,6 +73,12 @@ class Chooser:
         self._fair_output_tokens = config.fair_output_tokens
         self._placement.use(rule)
         self.queue.use(rule, config.ageing_s, ageing_of_rank(config.classes))
+        self.holding.use(config)
+
+    def give_up(self, error: PoolError) -> None:
+        """Ends the wait of all requests that have no place yet."""
+        self.queue.give_up(error)
+        self.holding.give_up(error)
 
     def wanted(self, submission: Submission) -> Wanted:
         """Works out once what every choice for a submission needs."""
@@ -73,7 +88,12 @@ class Chooser:
         return Wanted(submission, self.prefixes.hashes_of(submission), demand)
 
     async def first_place(self, wanted: Wanted) -> Place:
-        """Returns a place, with late binding once there is room. Raises: as `place`."""
+        """Returns a place: with late binding once there is room, and of a pool at zero once an
+        instance serves. Raises: as `place` and Holding.place."""
+        priority_class = wanted.demand.priority_class
+        return await self.holding.place(priority_class, lambda: self._first_place(wanted))
+
+    async def _first_place(self, wanted: Wanted) -> Place:
         if not self._is_late_binding:
             return self.place(wanted)
         now_unix_s = time.time()
@@ -113,6 +133,10 @@ class Chooser:
         self.prefixes.withdraw(wanted.demand.request_id, place.status.instance)
         for entry in place.sent:
             self._live.note_refused(entry.request_id)
+
+    def _is_served(self) -> bool:
+        """Says whether an instance takes requests now, as far as fresh reports tell."""
+        return any(s.is_open for s in self._placement.standings(time.time()))
 
     def _with_cached(self, wanted: Wanted) -> RequestDemand:
         if not wanted.hashes:

@@ -29,6 +29,7 @@ from engine_pool.errors import (
     StoreUnavailable,
 )
 from engine_pool.gateway_queue import GatewayQueue
+from engine_pool.holding import Holding
 from engine_pool.live_view import LiveView
 from engine_pool.outbox import EngineGate, Outbox
 from engine_pool.stream import Stream
@@ -64,7 +65,7 @@ class Dispatcher:
         self._log = log
         self._store = store
         self._gate = gate
-        self._chooser = Chooser(live, config)
+        self._chooser = Chooser(live, store, config)
         self._outboxes: dict[str, Outbox] = {}
         self._aborts = Aborts(live, reader, lambda actor, ids: self._outbox(actor).abort(ids))
 
@@ -120,7 +121,17 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Sends what waits in the outboxes."""
+        await self._chooser.holding.close()
         await asyncio.gather(*(outbox.close() for outbox in self._outboxes.values()))
+
+    def give_up_waiting(self, error: PoolError) -> None:
+        """Ends the wait of all requests that have no instance yet."""
+        self._chooser.give_up(error)
+
+    @property
+    def holding(self) -> Holding:
+        """Requests that wait for the first instance of a pool at zero."""
+        return self._chooser.holding
 
     @property
     def queue(self) -> GatewayQueue:

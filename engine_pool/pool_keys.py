@@ -96,3 +96,9 @@ class PoolKeys:
 
 FIRST: PoolKeys = PoolKeys()
 """Of the pool that the environment names."""
+
+
+def demand_key(pool: str) -> str:
+    """Returns where a web process says that requests wait for a pool's first instance
+    (holding.py)."""
+    return f"ferry:pool:{pool}:demand"

@@ -54,6 +54,7 @@ _TYPES = {
 
 _POOL_STATUS = {
     "server_is_overloaded": (503, OVERLOADED_RETRY_S),
+    "pool_starting": (503, STARTING_RETRY_S),
     "store_unavailable": (503, STARTING_RETRY_S),
     "server_stopping": (503, OVERLOADED_RETRY_S),
     "instance_lost": (503, OVERLOADED_RETRY_S),

@@ -134,14 +134,29 @@ def _queues(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
         "How long the oldest of them has waited.",
         labels=["pool"],
     )
+    held = GaugeMetricFamily(
+        "ferry:held_requests",
+        "Requests that wait in this web process for the first instance of a pool at zero.",
+        labels=["priority_class", "pool"],
+    )
+    oldest_held = GaugeMetricFamily(
+        "ferry:held_oldest_seconds",
+        "How long the oldest of them has waited.",
+        labels=["pool"],
+    )
     for runtime in runtimes:
-        queue, pool = runtime.client.dispatcher.queue, runtime.client.config.pool
-        lengths = queue.lengths()
+        dispatcher, pool = runtime.client.dispatcher, runtime.client.config.pool
+        queue, holding = dispatcher.queue, dispatcher.holding
+        lengths, held_lengths = queue.lengths(), holding.lengths()
         for priority_class in PriorityClass:
             waiting.add_metric([priority_class.value, pool], lengths[priority_class])
+            held.add_metric([priority_class.value, pool], held_lengths[priority_class])
         oldest.add_metric([pool], queue.oldest_s())
+        oldest_held.add_metric([pool], holding.oldest_s())
     yield waiting
     yield oldest
+    yield held
+    yield oldest_held
 
 
 def _degraded(runtimes: Sequence["Runtime"]) -> Metric:

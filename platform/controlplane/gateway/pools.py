@@ -234,7 +234,7 @@ class Pools:
     async def _remove(self, runtime: Runtime) -> None:
         error = PoolRemoved(f"The pool {runtime.client.config.pool} was switched off.")
         runtime.is_stopping = True
-        runtime.client.dispatcher.queue.give_up(error)
+        runtime.client.dispatcher.give_up_waiting(error)
         runtime.client.reader.fail_all(error)
         await asyncio.sleep(FAREWELL_S)
         await runtime.stop()

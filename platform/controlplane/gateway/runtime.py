@@ -82,7 +82,7 @@ class Runtime:
         """
         if not self.is_stopping:
             self.is_stopping = True
-            self.client.dispatcher.queue.give_up(
+            self.client.dispatcher.give_up_waiting(
                 ServerStopping("This server is stopping; send the request again.")
             )
             asyncio.get_running_loop().call_later(LET_GO_AFTER_S, self.client.reader.let_go)
@@ -111,7 +111,8 @@ class Runtime:
         if self.client.ray is not None and not self.client.ray.is_joined:
             return "Ray does not answer"
         states = [s.state for s in view.statuses.values()]
-        if InstanceState.SERVING not in states:
+        # A pool at zero is woken by the request itself, which waits for it (holding.py).
+        if InstanceState.SERVING not in states and not self.client.config.hold_s:
             known = ", ".join(sorted({s.value for s in states})) or "none is known"
             return f"no instance is serving ({known})"
         return None
