@@ -1,0 +1,80 @@
+"""An installation as `make up` starts it, with more: a second web process, a second Ray node and a
+second worker with a beat of its own, all under the same supervisor.
+
+    python -m benchmarks.chaos_up
+
+What is added stands in the environment: CHAOS_WEB_PORT, port of the second web process; empty:
+none. CHAOS_NODES, Ray nodes besides the head; CHAOS_WORKERS, workers besides the first. Each added
+part is restarted like any other, with the same growing wait. So whatever comes back after a fault
+does so by the product's own means.
+"""
+
+import os
+import sys
+from dataclasses import replace
+
+from ops import parts, up
+from ops.parts import Part, Places
+
+NODE_IP = "127.0.0.{}"
+"""Each node has an address of its own, as machines have: by it drivers find the node they are on."""
+
+
+def node_name(number: int) -> str:
+    """Returns the name of an added node; the head is number 1."""
+    return f"node-{number}"
+
+
+def all_parts(places: Places, ours: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Returns all parts; the pool waits for the nodes, so that its first engines spread over them."""
+    added = added_parts(places)
+    nodes = tuple(part.name for part in added if part.name.startswith("ray-"))
+    waiting = [replace(p, needs=(*p.needs, *nodes)) if p.name == "pool" else p for p in ours]
+    return (*waiting, *added)
+
+
+def added_parts(places: Places) -> tuple[Part, ...]:
+    """Returns the parts that `make up` does not have."""
+    added = []
+    if port := os.environ.get("CHAOS_WEB_PORT", ""):
+        added.append(parts.web_part("127.0.0.1", int(port), "web-2", restarts_with=("ray",)))
+    for number in range(2, 2 + int(os.environ.get("CHAOS_NODES", "0"))):
+        name = f"ray-{number}"
+        added.append(
+            Part(
+                name,
+                _node(places, number),
+                needs=("ray",),
+                restarts_with=("ray",),
+                ready_line="Ray runtime started",
+            )
+        )
+    for number in range(2, 2 + int(os.environ.get("CHAOS_WORKERS", "0"))):
+        command = parts._worker_command(places.settings)
+        schedule = command.index("--schedule") + 1
+        own = (*command[:schedule], f"{command[schedule]}-{number}", *command[schedule + 1 :])
+        # Two workers of one host need names of their own.
+        named = (*own, "--hostname", f"worker-{number}@%h")
+        added.append(Part(f"worker-{number}", named, needs=("setup", "store", "ready")))
+    return tuple(added)
+
+
+def _node(places: Places, number: int) -> tuple[str, ...]:
+    return (
+        *(sys.executable, "-m", "ops.ray_head", "start", "--block"),
+        *("--address", f"127.0.0.1:{places.ray_port}"),
+        *("--node-ip-address", NODE_IP.format(number), "--node-name", node_name(number)),
+        *("--object-store-memory", str(parts.RAY_OBJECT_STORE_BYTES)),
+        *("--include-log-monitor", "false", "--dashboard-agent-listen-port", "0"),
+        *("--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"),
+    )
+
+
+def main() -> int:
+    ours = up.list_parts
+    up.list_parts = lambda places: all_parts(places, ours(places))
+    return up.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
