@@ -7,76 +7,60 @@ all, so that one idle instance does not hide fifteen full ones; an instance that
 its memory, so that one shortage is not answered twice. Before a drain it is checked that those who
 stay can carry the load. "For a while" is elapsed time, and begins anew when the average returns.
 
-Time is monotonic seconds, always passed in.
+Beside the band: bounds, of the pool or of its schedule; the share of requests within their TTFT
+target; to zero when nothing has run for long, and back when somebody asks. Reports that are missing
+never shrink a pool, and hold it for a bounded time only.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from engine_pool.policy.pairing import in_words
+from engine_pool.policy.scaling_change import grow, refuse, shrink, stay
+from engine_pool.policy.scaling_facts import (
+    Barrier,
+    Picture,
+    ScalingDecision,
+    ScalingState,
+    Signal,
+)
 from engine_pool.policy.settings import HeadroomRule, ScalingRule
 from engine_pool.policy.standing import Standing
 from engine_pool.policy.virtual_usage import virtual_tokens
-from engine_pool.types import InstanceName
 
-
-@dataclass(frozen=True, slots=True)
-class ScalingState:
-    """What is remembered between two checks."""
-
-    under_since_s: float | None = None
-    over_since_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingDecision:
-    add: int
-    """Instances to start."""
-    drain: InstanceName | None
-    undrain: InstanceName | None
-    average_steps: float | None
-    """Average freeness; plus infinity when nothing runs, None without a report."""
-    reason: str
-
-    @property
-    def is_change(self) -> bool:
-        return self.add > 0 or self.drain is not None or self.undrain is not None
+Checked = tuple[ScalingDecision, ScalingState]
 
 
 def decide(
-    standings: Sequence[Standing],
+    picture: Picture,
     *,
-    starting_tokens: Sequence[int],
-    silent: int,
     rule: ScalingRule,
     headroom: HeadroomRule,
     state: ScalingState,
     now_s: float,
-) -> tuple[ScalingDecision, ScalingState]:
-    """Decides one check. `standings`: fresh reports of serving and draining instances;
-    `starting_tokens`: the capacity of each instance that starts; `silent`: how many instances are
-    there without a fresh report. Nothing changes on the strength of a part of the picture."""
-    if silent:
-        return _stay(None, f"{silent} instances have no fresh report"), state
-    serving = sorted((s for s in standings if s.is_open), key=lambda s: s.instance)
-    count = len(serving) + len(starting_tokens)
+) -> Checked:
+    """Decides one check; what it did counts as done in the state that it returns."""
+    state = state.settled(now_s)
+    if picture.silent:
+        since_s = now_s if state.silent_since_s is None else state.silent_since_s
+        state = replace(state, silent_since_s=since_s)
+        if now_s - since_s < rule.silent_hold_s:
+            words = f"{picture.silent} instances have no fresh report"
+            return stay(words, is_hold=True), state
+    else:
+        state = replace(state, silent_since_s=None)
     average: float | None = None
-    if serving:
-        average = average_steps(serving, starting_tokens, headroom)
-        state = _remember(average, rule, state, now_s)
-    if count < rule.min_instances:
-        words = f"{count} < {rule.min_instances}, the least"
-        found = _undrain(standings, average, words)
-        return found or _add(rule.min_instances - count, average, words), state
-    if average is None:
-        return _stay(None, "no report of a serving instance"), state
-    if state.under_since_s is not None:
-        return _when_under(standings, average, count, rule, state, now_s)
-    if state.over_since_s is not None:
-        return _when_over(standings, starting_tokens, average, rule, headroom, state, now_s)
-    words = f"average {in_words(average)} in {rule.low_steps:g}-{rule.high_steps:g}"
-    return _stay(average, words), state
+    if picture.serving:
+        average = average_steps(picture.serving, picture.starting_tokens, headroom)
+        if math.isnan(average):
+            return stay("the average is no number", is_hold=True), state
+    state = _remember(picture, average, rule, state, now_s)
+    decision = _decide(picture, average, rule, headroom, state, now_s)
+    decision = replace(decision, average_steps=average)
+    if decision.drain is not None:
+        return decision, state.shrunk(now_s)
+    return decision, state.grown(now_s) if decision.is_growth else state
 
 
 def average_steps(
@@ -91,92 +75,138 @@ def average_steps(
     return (free + sum(starting_tokens)) / requests if requests else math.inf
 
 
-def _remember(average: float, rule: ScalingRule, state: ScalingState, now_s: float) -> ScalingState:
-    if average < rule.low_steps:
-        since_s = now_s if state.under_since_s is None else state.under_since_s
-        return ScalingState(under_since_s=since_s)
-    if average > rule.high_steps:
-        since_s = now_s if state.over_since_s is None else state.over_since_s
-        return ScalingState(over_since_s=since_s)
-    return ScalingState()
+def _remember(
+    picture: Picture, average: float | None, rule: ScalingRule, state: ScalingState, now_s: float
+) -> ScalingState:
+    """Returns since when what counts by its length has been so."""
+
+    def since(is_so: bool, before_s: float | None) -> float | None:
+        return (now_s if before_s is None else before_s) if is_so else None
+
+    is_idle = picture.is_idle and not picture.is_demanded
+    state = replace(state, idle_since_s=since(is_idle, state.idle_since_s))
+    attained, floor = picture.attainment, rule.ttft_attainment_floor
+    is_missed = attained is not None and floor is not None and attained.share < floor
+    state = replace(state, ttft_under_since_s=since(is_missed, state.ttft_under_since_s))
+    if average is None:
+        return state
+    return replace(
+        state,
+        under_since_s=since(average < rule.low_steps, state.under_since_s),
+        over_since_s=since(average > rule.high_steps, state.over_since_s),
+    )
+
+
+def _decide(
+    picture: Picture,
+    average: float | None,
+    rule: ScalingRule,
+    headroom: HeadroomRule,
+    state: ScalingState,
+    now_s: float,
+) -> ScalingDecision:
+    bounds = Signal.SCHEDULE if rule.window else Signal.BOUNDS
+    whose = f" (window {rule.window})" if rule.window else ""
+    count = picture.count
+    if count < rule.min_instances:
+        words = f"{count} < {rule.min_instances}, the least{whose}"
+        return grow(picture, rule, words, bounds, rule.min_instances - count)
+    if count > rule.max_instances:
+        words = f"{count} > {rule.max_instances}, the most{whose}"
+        return shrink(picture, rule, headroom, words, bounds)
+    if picture.is_demanded and count == 0:
+        return grow(picture, rule, "requests wait and there is no instance", Signal.DEMAND)
+    if count == 0:
+        return stay("no instance is wanted, and nobody asks for one")
+    if average is None:
+        return stay("no report of a serving instance", is_hold=not picture.starting_tokens)
+    if state.under_since_s is not None:
+        return _when_under(picture, average, rule, state, now_s)
+    if state.ttft_under_since_s is not None and state.over_since_s is None:
+        return _when_late(picture, rule, state, now_s)
+    if (decision := _to_zero(picture, rule, state, now_s)) is not None:
+        return decision
+    if state.over_since_s is not None:
+        return _when_over(picture, average, rule, headroom, state, now_s)
+    return stay(f"average {in_words(average)} in {rule.low_steps:g}-{rule.high_steps:g}")
 
 
 def _when_under(
-    standings: Sequence[Standing],
-    average: float,
-    count: int,
-    rule: ScalingRule,
-    state: ScalingState,
-    now_s: float,
-) -> tuple[ScalingDecision, ScalingState]:
+    picture: Picture, average: float, rule: ScalingRule, state: ScalingState, now_s: float
+) -> ScalingDecision:
     assert state.under_since_s is not None, "asked by the caller"
     waited_s = now_s - state.under_since_s
     words = f"average {in_words(average)} < {rule.low_steps:g} for {waited_s:.0f} s"
     if waited_s < rule.grow_after_s:
-        return _stay(average, f"{words}, at least {rule.grow_after_s:g} s"), state
-    if (found := _undrain(standings, average, words)) is not None:
-        return found, state
-    if count >= rule.max_instances:
-        return _stay(average, f"{words}, but {count} instances are the most"), state
-    return _add(1, average, f"{words}: {count} -> {count + 1}"), state
+        return stay(f"{words}, at least {rule.grow_after_s:g} s")
+    if (left_s := _cooling_s(state.grown_s, rule.grow_cooldown_s, now_s)) > 0:
+        why = f"but the last growth cools down for {left_s:.0f} s"
+        return refuse(f"{words}, {why}", Signal.FREENESS, Barrier.COOL_DOWN)
+    return grow(picture, rule, words, Signal.FREENESS)
 
 
-def _undrain(
-    standings: Sequence[Standing], average: float | None, words: str
+def _when_late(
+    picture: Picture, rule: ScalingRule, state: ScalingState, now_s: float
+) -> ScalingDecision:
+    """Too many first tokens are late, though the average is not over the band."""
+    attained, floor = picture.attainment, rule.ttft_attainment_floor
+    assert attained is not None, "asked by the caller"
+    assert floor is not None, "asked by the caller"
+    assert state.ttft_under_since_s is not None, "asked by the caller"
+    waited_s = now_s - state.ttft_under_since_s
+    share = f"{attained.share:.1%} of {attained.requests} requests within their TTFT"
+    words = f"{share} < {floor:.1%} for {waited_s:.0f} s"
+    if waited_s < rule.grow_after_s:
+        return stay(f"{words}, at least {rule.grow_after_s:g} s", signal=Signal.TTFT)
+    if picture.starting_tokens:
+        return refuse(f"{words}, but one starts", Signal.TTFT, Barrier.STARTING)
+    if (left_s := _cooling_s(state.grown_s, rule.grow_cooldown_s, now_s)) > 0:
+        why = f"but the last growth cools down for {left_s:.0f} s"
+        return refuse(f"{words}, {why}", Signal.TTFT, Barrier.COOL_DOWN)
+    return grow(picture, rule, words, Signal.TTFT)
+
+
+def _to_zero(
+    picture: Picture, rule: ScalingRule, state: ScalingState, now_s: float
 ) -> ScalingDecision | None:
-    draining = [s for s in standings if s.is_draining]
-    if not draining:
+    """Drains the last instance of a pool that may be empty and has been idle for long."""
+    if rule.zero_after_s is None or rule.min_instances > 0 or state.idle_since_s is None:
         return None
-    # The one with most to move is the furthest from its end.
-    best = max(draining, key=lambda s: (s.batch, s.instance))
-    why = f"{words}: {best.instance} need not start, it only stops draining"
-    return ScalingDecision(0, None, best.instance, average, why)
+    if picture.count != 1 or not picture.serving:
+        return None
+    waited_s = now_s - state.idle_since_s
+    if waited_s < rule.zero_after_s:
+        return stay(f"idle for {waited_s:.0f} s, to zero after {rule.zero_after_s:g} s")
+    last = picture.serving[0].instance
+    return ScalingDecision(f"idle for {waited_s:.0f} s: 1 -> 0", drain=last, signal=Signal.IDLE)
 
 
 def _when_over(
-    standings: Sequence[Standing],
-    starting_tokens: Sequence[int],
+    picture: Picture,
     average: float,
     rule: ScalingRule,
     headroom: HeadroomRule,
     state: ScalingState,
     now_s: float,
-) -> tuple[ScalingDecision, ScalingState]:
+) -> ScalingDecision:
     assert state.over_since_s is not None, "asked by the caller"
     waited_s = now_s - state.over_since_s
     words = f"average {in_words(average)} > {rule.high_steps:g} for {waited_s:.0f} s"
     if waited_s < rule.shrink_after_s:
-        return _stay(average, f"{words}, at least {rule.shrink_after_s:g} s"), state
-    serving = [s for s in standings if s.is_open]
-    if starting_tokens or len(serving) <= rule.min_instances:
-        why = "one starts" if starting_tokens else f"{len(serving)} instances are the least"
-        return _stay(average, f"{words}, but {why}"), state
-    least = min(serving, key=lambda s: (s.batch + s.waiting, s.instance))
-    after = _average_without(least, standings, headroom)
-    if after < rule.low_steps:
-        why = f"refused: without {least.instance} the average would be {in_words(after)}"
-        return _stay(average, f"{words}, {why} < {rule.low_steps:g}"), state
-    moves = f"{least.instance} has the fewest requests ({least.batch + least.waiting})"
-    why = f"{words}: {len(serving)} -> {len(serving) - 1}, {moves}"
-    return ScalingDecision(0, least.instance, None, average, why), ScalingState()
+        return stay(f"{words}, at least {rule.shrink_after_s:g} s")
+    if state.ttft_under_since_s is not None:
+        attained = picture.attainment
+        share = f"{attained.share:.1%}" if attained is not None else "too small a share"
+        why = f"but {share} of the requests are within their TTFT"
+        return refuse(f"{words}, {why}", Signal.TTFT, Barrier.ATTAINMENT)
+    changed_s = max((s for s in (state.grown_s, state.shrunk_s) if s is not None), default=None)
+    left_s = _cooling_s(changed_s, rule.shrink_cooldown_s, now_s)
+    # At the least there is nothing to wait for.
+    if left_s > 0 and picture.count > max(1, rule.min_instances):
+        why = f"but the last change cools down for {left_s:.0f} s"
+        return refuse(f"{words}, {why}", Signal.FREENESS, Barrier.COOL_DOWN)
+    return shrink(picture, rule, headroom, words, Signal.FREENESS)
 
 
-def _average_without(
-    least: Standing, standings: Sequence[Standing], headroom: HeadroomRule
-) -> float:
-    """Returns the average once everything that leaves, also by drains that go on, is elsewhere."""
-    rest = [s for s in standings if s.is_open and s is not least]
-    leaving = [s for s in standings if s.is_draining or s is least]
-    requests = sum(s.batch + s.waiting for s in (*rest, *leaving))
-    free = sum(s.capacity_tokens - virtual_tokens(s, headroom) for s in rest)
-    free -= sum(sum(s.queued_tokens) - s.head_tokens for s in rest)
-    free -= sum(s.used_tokens + sum(s.queued_tokens) for s in leaving)
-    return free / requests if requests else math.inf
-
-
-def _add(count: int, average: float | None, reason: str) -> ScalingDecision:
-    return ScalingDecision(count, None, None, average, reason)
-
-
-def _stay(average: float | None, reason: str) -> ScalingDecision:
-    return ScalingDecision(0, None, None, average, reason)
+def _cooling_s(changed_s: float | None, cooldown_s: float, now_s: float) -> float:
+    return 0.0 if changed_s is None else changed_s + cooldown_s - now_s

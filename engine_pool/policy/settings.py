@@ -143,6 +143,8 @@ class ScalingRule:
     """Average freeness over which one is drained: 60 blocks a request."""
     min_instances: int = 1
     max_instances: int = 16
+    window: str = ""
+    """Name of the schedule's window that the bounds are of; empty: they are the pool's own."""
     check_interval_s: float = 10.0
     grow_after_s: float = 0.0
     """How long the average must have been under the band. 0: at the first check that finds it so; a
@@ -150,6 +152,22 @@ class ScalingRule:
     shrink_after_s: float = 10.0
     """How long over the band. Longer than growing: a drain can be taken back, but has moved
     requests by then."""
+    grow_cooldown_s: float = 0.0
+    """After a growth, until the next one. 0: one that starts counts with its memory already."""
+    shrink_cooldown_s: float = 0.0
+    """After any change, until an instance is drained."""
+    ttft_attainment_floor: float | None = None
+    """Share of requests within their TTFT target, queue included, under which the pool grows; None:
+    they are not looked at."""
+    zero_after_s: float | None = None
+    """Idle for so long, the last instance is drained as well, if `min_instances` is 0; None:
+    never."""
+    report_max_age_s: float = 5.0
+    """Older reports are none; the pages call them stale, too."""
+    silent_hold_s: float = 60.0
+    """An instance without a report stops all changes for so long: it may be back any moment, or
+    counted as dead by the pool process. After that it counts as full: the others may grow beside
+    it, and nothing shrinks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine_pool.policy.scaling import ScalingState, decide
+from engine_pool.policy.scaling import decide
+from engine_pool.policy.scaling_facts import Picture, ScalingState
 from engine_pool.policy.settings import PolicySettings
 from engine_pool.simulator.instance_model import Instance
 from engine_pool.types import InstanceName, InstanceState
@@ -37,10 +38,14 @@ class Scaler:
 
     def check(self, pool: ScalingPool) -> None:
         starting = [i for i in pool.instances if i.state is InstanceState.STARTING]
-        decision, self._state = decide(
-            [i.seen for i in pool.pool_now()],
+        standings = [i.seen for i in pool.pool_now()]
+        picture = Picture(
+            standings=standings,
             starting_tokens=[i.engine.standing.capacity_tokens for i in starting],
-            silent=0,
+            undrainable=[s.instance for s in standings if s.is_draining],
+        )
+        decision, self._state = decide(
+            picture,
             rule=self._rule,
             headroom=self._headroom,
             state=self._state,

@@ -1,12 +1,20 @@
 """How many instances: the band, the time outside it, and what forbids a change."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_pool.policy.scaling import ScalingState, average_steps, decide
+from engine_pool.policy.scaling import average_steps, decide
+from engine_pool.policy.scaling_facts import (
+    Attainment,
+    Barrier,
+    Picture,
+    ScalingState,
+    Signal,
+)
 from engine_pool.policy.settings import HeadroomRule, ScalingRule
 from tests.policy.make import HIGH, LOW, NORMAL, headrooms, pools, standing
 
@@ -24,11 +32,14 @@ def steps(name, free_steps, requests=10, **more):
     return standing(name, {NORMAL: [0] * requests}, used=used, **more)
 
 
-def check(pool, *, starting=(), silent=0, rule=RULE, headroom=PLAIN, state=None, now_s=NOW_S):
+def check(
+    pool, *, starting=(), silent=0, rule=RULE, headroom=PLAIN, state=None, now_s=NOW_S, **more
+):
+    """All that drain do so by the loop's own wish."""
+    draining = [s.instance for s in pool if s.is_draining]
+    more = {"undrainable": draining} | more
     return decide(
-        pool,
-        starting_tokens=starting,
-        silent=silent,
+        Picture(pool, starting, silent, **more),
         rule=rule,
         headroom=headroom,
         state=state or ScalingState(),
@@ -97,7 +108,7 @@ STAY = (0, None, None)
         pytest.param(
             [standing("i-01"), standing("i-02")],
             OVER,
-            (0, "i-01", None),
+            (0, "i-02", None),
             "average idle > 960",
             id="an idle pool shrinks",
         ),
@@ -121,7 +132,7 @@ def test_for_a_while_is_elapsed_time_and_begins_anew_when_the_average_returns():
         decision, state = check(pool, state=state, now_s=at_s)
         made.append(decision.add)
     assert made == [0, 0, 0, 0, 0, 1]
-    assert state == ScalingState(under_since_s=10)
+    assert state == ScalingState(under_since_s=10, grown_s=20)
 
 
 def test_the_other_side_of_the_band_begins_anew_too():
@@ -147,7 +158,7 @@ def test_after_a_drain_the_time_begins_anew():
     pool = [*LIGHT, steps("i-04", 1200)]
     decision, state = check(pool, state=OVER)
     assert decision.drain == "i-02"
-    assert state == ScalingState()
+    assert state == ScalingState(shrunk_s=NOW_S)
 
 
 def test_one_that_starts_counts_so_that_a_shortage_is_answered_once():
@@ -206,7 +217,7 @@ def test_fewer_than_the_least_are_made_up_for_at_once():
     rule = ScalingRule(min_instances=3)
     decision, _ = check([steps("i-01", 500)], starting=[16_000], rule=rule)
     assert decision.add == 1
-    assert decision.reason == "2 < 3, the least"
+    assert decision.reason == "2 < 3, the least: 2 -> 3"
     assert check([], rule=rule)[0].add == 3
 
 
@@ -217,8 +228,9 @@ def test_nothing_changes_while_an_instance_is_silent(pool):
     state = ScalingState(under_since_s=0.0)
     decision, after = check(pool, rule=rule, state=state, now_s=100.0, silent=1)
     assert change(decision) == STAY
+    assert decision.is_hold
     assert decision.reason == "1 instances have no fresh report"
-    assert after == state
+    assert after == replace(state, silent_since_s=100.0)
 
 
 @pytest.mark.parametrize("serving", [[], [steps("i-01", 500)]], ids=["nobody", "one"])
@@ -242,32 +254,237 @@ def test_headroom_and_all_that_waits_count():
     assert average_steps([s], (), rule) == pytest.approx((16_000 - 1000 - 600 - 10_000) / 6)
 
 
-states = st.one_of(
-    st.just(ScalingState()),
-    st.builds(ScalingState, under_since_s=st.floats(0, 100)),
-    st.builds(ScalingState, over_since_s=st.floats(0, 100)),
+def test_one_that_stays_silent_counts_as_full():
+    """The others may grow beside it after a minute; nothing shrinks because of it."""
+    _, state = check(LOADED, silent=1, state=UNDER)
+    assert check(LOADED, silent=1, state=state, now_s=NOW_S + 59)[0].is_hold
+    decision, _ = check(LOADED, silent=1, state=state, now_s=NOW_S + 60)
+    assert change(decision) == (1, None, None)
+    assert "3 -> 4" in decision.reason
+    held, _ = check(LIGHT, silent=1, state=replace(OVER, silent_since_s=NOW_S - 60))
+    assert change(held) == STAY
+    assert held.barrier is Barrier.SILENT
+    back, state = check(LIGHT, state=replace(OVER, silent_since_s=NOW_S - 60))
+    assert back.drain == "i-02"
+
+
+def test_a_growth_waits_for_its_cool_down_and_a_drain_for_any_change():
+    rule = replace(RULE, grow_cooldown_s=20.0, shrink_cooldown_s=100.0)
+    grown = replace(UNDER, grown_s=NOW_S - 15)
+    decision, after = check(LOADED, rule=rule, state=grown)
+    assert change(decision) == STAY
+    assert decision.barrier is Barrier.COOL_DOWN
+    assert "cools down for 5 s" in decision.reason
+    assert check(LOADED, rule=rule, state=after, now_s=NOW_S + 5)[0].add == 1
+    for past in ({"grown_s": NOW_S - 90}, {"shrunk_s": NOW_S - 90}):
+        decision, _ = check(LIGHT, rule=rule, state=replace(OVER, **past))
+        assert decision.barrier is Barrier.COOL_DOWN
+    assert check(LIGHT, rule=rule, state=replace(OVER, grown_s=NOW_S - 100))[0].drain == "i-02"
+
+
+def test_the_least_does_not_wait_for_a_cool_down():
+    rule = replace(RULE, min_instances=3, grow_cooldown_s=1000.0)
+    assert check(LOADED, rule=rule, state=ScalingState(grown_s=NOW_S - 1))[0].add == 1
+
+
+def test_what_the_loop_has_stopped_is_woken_before_another_is_added():
+    decision, _ = check(LOADED, state=UNDER, asleep=["i-03", "i-04"])
+    assert (decision.wake, change(decision)) == ("i-03", STAY)
+    assert decision.is_change
+    assert "2 -> 3, i-03 starts again" in decision.reason
+
+
+def test_what_people_keep_is_not_available_and_stays_as_they_want_it():
+    """Four slots, one of them cordoned and one drained: two are left to the loop."""
+    decision, _ = check([*LOADED, DRAINING], state=UNDER, undrainable=[], away=2)
+    assert change(decision) == STAY
+    assert decision.barrier is Barrier.MOST
+    assert "2 instances are the most beside 2 cordoned or drained by people" in decision.reason
+    assert check([*LOADED, DRAINING], state=UNDER, undrainable=[], away=1)[0].add == 1
+
+
+def test_a_crash_loop_is_no_start():
+    decision, _ = check(LOADED, state=UNDER, failing=1)
+    assert decision.add == 1
+    assert "one fails again and again" in decision.reason
+    rule = ScalingRule(min_instances=1)
+    decision, _ = check([], rule=rule, failing=1)
+    assert change(decision) == STAY
+    assert decision.barrier is Barrier.FAILING
+
+
+LATE = Attainment(0.8, 50)
+FLOOR = replace(RULE, ttft_attainment_floor=0.95)
+FINE = [steps("i-01", 500), steps("i-02", 500)]
+
+
+def test_late_first_tokens_grow_a_pool_whose_average_is_fine():
+    decision, state = check(FINE, rule=FLOOR, attainment=LATE)
+    assert change(decision) == STAY
+    decision, after = check(FINE, rule=FLOOR, attainment=LATE, state=state, now_s=NOW_S + 10)
+    assert decision.add == 1
+    assert decision.signal is Signal.TTFT
+    assert decision.reason == "80.0% of 50 requests within their TTFT < 95.0% for 10 s: 2 -> 3"
+    assert after.ttft_under_since_s is None
+
+
+@pytest.mark.parametrize(
+    ("pool", "more", "barrier"),
+    [
+        pytest.param(FINE, {"attainment": None}, Barrier.NONE, id="too few requests to say"),
+        pytest.param(FINE, {"attainment": Attainment(0.95, 50)}, Barrier.NONE, id="at the floor"),
+        pytest.param(FINE, {"starting": [800]}, Barrier.STARTING, id="one starts already"),
+        pytest.param(LIGHT, {}, Barrier.NONE, id="over the band another would not help"),
+    ],
+)
+def test_late_first_tokens_alone_do_not_grow_it(pool, more, barrier):
+    state = ScalingState(ttft_under_since_s=NOW_S - 60)
+    decision, _ = check(pool, rule=FLOOR, state=state, **({"attainment": LATE} | more))
+    assert change(decision) == STAY
+    assert decision.barrier is barrier
+
+
+def test_nothing_is_drained_while_first_tokens_are_late():
+    state = replace(OVER, ttft_under_since_s=NOW_S - 60)
+    decision, _ = check(LIGHT, rule=FLOOR, state=state, attainment=LATE)
+    assert change(decision) == STAY
+    assert decision.barrier is Barrier.ATTAINMENT
+
+
+ZERO = replace(RULE, min_instances=0, zero_after_s=300.0)
+IDLE = [standing("i-01")]
+
+
+def test_the_last_one_goes_when_nothing_has_run_for_long():
+    _, state = check(IDLE, rule=ZERO)
+    decision, _ = check(IDLE, rule=ZERO, state=state, now_s=NOW_S + 299)
+    assert change(decision) == STAY
+    decision, _ = check(IDLE, rule=ZERO, state=state, now_s=NOW_S + 300)
+    assert decision.drain == "i-01"
+    assert decision.signal is Signal.IDLE
+    assert decision.reason == "idle for 300 s: 1 -> 0"
+
+
+@pytest.mark.parametrize(
+    ("pool", "rule", "more"),
+    [
+        pytest.param(IDLE, replace(ZERO, min_instances=1), {}, id="a least of one"),
+        pytest.param(IDLE, replace(ZERO, zero_after_s=None), {}, id="switched off"),
+        pytest.param(IDLE, ZERO, {"is_demanded": True}, id="somebody waits"),
+        pytest.param(IDLE, ZERO, {"silent": 1}, id="another is silent"),
+        pytest.param([steps("i-01", 5000, requests=1)], ZERO, {}, id="one request runs"),
+        pytest.param(
+            [*IDLE, steps("i-02", 100, is_draining=True)], ZERO, {}, id="a request leaves another"
+        ),
+    ],
+)
+def test_the_last_one_stays(pool, rule, more):
+    state = ScalingState(over_since_s=0.0, idle_since_s=0.0)
+    assert check(pool, rule=rule, state=state, **more)[0].drain is None
+
+
+def test_a_pool_at_zero_wakes_when_somebody_asks():
+    assert change(check([], rule=ZERO)[0]) == STAY
+    assert not check([], rule=ZERO)[0].is_hold
+    woken, _ = check([], rule=ZERO, asleep=["i-01"], is_demanded=True)
+    assert woken.wake == "i-01"
+    assert woken.signal is Signal.DEMAND
+    added, _ = check([], rule=ZERO, is_demanded=True)
+    assert added.add == 1
+    draining = steps("i-01", 500, requests=1, is_draining=True)
+    assert check([draining], rule=ZERO, is_demanded=True)[0].undrain == "i-01"
+    assert change(check([], rule=ZERO, starting=[16_000], is_demanded=True)[0]) == STAY
+
+
+def test_a_window_of_the_schedule_is_an_order():
+    rule = replace(RULE, max_instances=1, window="night", shrink_cooldown_s=1000.0)
+    decision, _ = check(LOADED, rule=rule, state=ScalingState(grown_s=NOW_S - 1))
+    assert decision.drain == "i-02"
+    assert decision.signal is Signal.SCHEDULE
+    assert "2 > 1, the most (window night)" in decision.reason
+    for more in ({"starting": [16_000]}, {"silent": 1}):
+        state = ScalingState(silent_since_s=NOW_S - 100)
+        assert change(check(LOADED, rule=rule, state=state, **more)[0]) == STAY
+    day = replace(RULE, min_instances=4, window="day")
+    decision, _ = check(LOADED, rule=day)
+    assert decision.add == 2
+    assert decision.reason == "2 < 4, the least (window day): 2 -> 4"
+
+
+def test_a_clock_that_was_set_back_and_what_is_no_number_are_forgotten():
+    state = ScalingState(under_since_s=NOW_S + 3600, over_since_s=math.nan, grown_s=math.inf)
+    decision, after = check(LOADED, state=state)
+    assert change(decision) == STAY
+    assert after == ScalingState(under_since_s=NOW_S)
+    assert check(LOADED, state=after, now_s=NOW_S + 10)[0].add == 1
+
+
+times = st.none() | st.floats(0, 100)
+states = st.builds(
+    ScalingState,
+    over_since_s=times,
+    ttft_under_since_s=times,
+    idle_since_s=times,
+    silent_since_s=times,
+    grown_s=times,
+    shrunk_s=times,
+) | st.builds(ScalingState, under_since_s=times, grown_s=times)
+situations = st.fixed_dictionaries(
+    {
+        "silent": st.sampled_from([0, 0, 0, 1, 2]),
+        "asleep": st.sampled_from([(), (), ("i-08",), ("i-08", "i-09")]),
+        "away": st.integers(0, 2),
+        "failing": st.integers(0, 1),
+        "attainment": st.none() | st.builds(Attainment, st.floats(0, 1), st.integers(30, 99)),
+        "is_demanded": st.booleans(),
+        "rule": st.builds(
+            ScalingRule,
+            min_instances=st.integers(0, 2),
+            max_instances=st.integers(2, 5),
+            grow_after_s=st.sampled_from([0.0, 10.0]),
+            shrink_after_s=st.sampled_from([0.0, 30.0]),
+            shrink_cooldown_s=st.sampled_from([0.0, 60.0]),
+            ttft_attainment_floor=st.sampled_from([None, 0.95]),
+            zero_after_s=st.sampled_from([None, 10.0]),
+            window=st.sampled_from(["", "night"]),
+        ),
+    }
 )
 capacities = st.lists(st.just(16_000), max_size=2)
 
 
-@given(pools(), capacities, headrooms(), states, st.floats(100, 200), st.randoms())
-def test_what_holds_for_every_check(pool, starting, headroom, state, now_s, random):
-    decision, after = check(pool, starting=starting, headroom=headroom, state=state, now_s=now_s)
+@given(pools(), capacities, headrooms(), states, st.floats(100, 200), situations, st.randoms())
+def test_what_holds_for_every_check(pool, starting, headroom, state, now_s, more, random):
+    decision, after = check(
+        pool, starting=starting, headroom=headroom, state=state, now_s=now_s, **more
+    )
     shuffled = random.sample(pool, len(pool))
     assert (decision, after) == check(
-        shuffled, starting=starting, headroom=headroom, state=state, now_s=now_s
+        shuffled, starting=starting, headroom=headroom, state=state, now_s=now_s, **more
     )
-    average = decision.average_steps
+    average, rule, silent = decision.average_steps, more["rule"], more["silent"]
     assert average is None or not math.isnan(average)
     assert "nan" not in decision.reason
     serving = [s.instance for s in pool if s.is_open]
-    changes = [decision.add > 0, decision.drain is not None, decision.undrain is not None]
-    assert sum(changes) <= 1
-    assert after.under_since_s is None or after.over_since_s is None
-    if decision.add:
-        assert len(serving) + len(starting) + decision.add <= RULE.max_instances
+    count = len(serving) + len(starting) + silent
+    changes = [
+        decision.add > 0,
+        *(x is not None for x in change(decision)[1:]),
+        bool(decision.wake),
+    ]
+    assert sum(changes) == int(decision.is_change)
+    assert not (decision.is_change and (decision.is_hold or decision.barrier))
+    if decision.add or decision.wake:
+        grown = count + decision.add + bool(decision.wake)
+        assert grown <= rule.max_instances - more["away"] - more["failing"]
     if decision.drain is not None:
         assert decision.drain in serving
-        assert len(serving) > RULE.min_instances
+        assert not silent
+        assert not starting
+        assert count > rule.min_instances
+        is_last = len(serving) == 1
+        assert not is_last or (rule.zero_after_s is not None and decision.signal is Signal.IDLE)
     if decision.undrain is not None:
         assert decision.undrain in [s.instance for s in pool if s.is_draining]
+    if decision.wake is not None:
+        assert decision.wake in more["asleep"]
