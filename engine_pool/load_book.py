@@ -19,6 +19,8 @@ class _Counts:
     prompt_tokens: int = 0
     output_tokens: int = 0
     requests_ended: int = 0
+    moved_away: int = 0
+    """Of those, how many went elsewhere alive."""
     last_token_unix_s: float | None = None
     unreported_steps: int = 0
     unreported_ms: float = 0.0
@@ -91,10 +93,24 @@ class LoadBook:
                 self._version += 1
             self._engine = load
 
-    def ended(self, request_ids: Sequence[RequestId], load: EngineLoad) -> None:
-        """Notes requests that ended, for whatever reason."""
+    @property
+    def used_tokens(self) -> int:
+        """KV tokens that anybody holds."""
+        return self._engine.used_tokens if self._engine is not None else 0
+
+    def gone_totals(self) -> tuple[int, int]:
+        """Returns how many requests have gone elsewhere alive so far, and how many have ended."""
+        with self._lock:
+            counts = self._counts
+            return counts.moved_away, counts.requests_ended - counts.moved_away
+
+    def ended(
+        self, request_ids: Sequence[RequestId], load: EngineLoad, *, elsewhere: bool = False
+    ) -> None:
+        """Notes requests that are gone, for whatever reason. `elsewhere`: they go on there."""
         with self._lock:
             self._counts.requests_ended += len(request_ids)
+            self._counts.moved_away += len(request_ids) if elsewhere else 0
             self._ended = (self._ended + list(request_ids))[-ENDED_KEPT:]
             self._engine = load
             self._version += 1
@@ -144,13 +160,14 @@ def _requests(load: EngineLoad) -> tuple[int, int, int]:
 
 
 def _waiting(request: EngineRequest, block_size_tokens: int) -> RequestLoad:
-    # One token more than the prompt: the first output needs its place too.
-    blocks = -(-(request.prompt_tokens + 1) // block_size_tokens)
+    outputs = len(request.output_token_ids)
+    # One token more than there are: the next output needs its place too.
+    blocks = -(-(request.prompt_tokens + outputs + 1) // block_size_tokens)
     return RequestLoad(
         request_id=request.request_id,
         priority_class=request.priority_class,
         kv_tokens=0,
         prompt_tokens=request.prompt_tokens,
-        output_tokens=0,
+        output_tokens=outputs,
         demand_tokens=blocks * block_size_tokens,
     )

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from engine_pool.errors import EngineFailed, EngineRefused, RequestExpired
+from engine_pool.errors import EngineFailed, EngineRefused, ReplayRefused, RequestExpired
 from engine_pool.load_book import LoadBook
 from engine_pool.ports import Engine, EngineLoad, EngineRequest, StepOutput
 from engine_pool.step_streams import StepClock, Stream, with_times
@@ -179,7 +179,7 @@ class StepLoop:
     def let_go(self, request_id: str) -> None:
         """Forgets a request that a move took away, without a frame. In the step thread."""
         del self._streams[RequestId(request_id)]
-        self._book.ended([RequestId(request_id)], self._engine.load())
+        self._book.ended([RequestId(request_id)], self._engine.load(), elsewhere=True)
 
     def stop(self, timeout_s: float) -> bool:
         """Ends the loop after what is queued. Returns whether that was in time.
@@ -254,7 +254,8 @@ class StepLoop:
                 refused.append((request.request_id, str(why)))
             else:
                 expires_at_s = self.clock() + self._max_age_s
-                self._streams[request.request_id] = Stream(request, expires_at_s)
+                before = len(request.output_token_ids)
+                self._streams[request.request_id] = Stream(request, expires_at_s, before)
                 self._unbegun.add(request.request_id)
         self._book.taken([r.request_id for r in command.requests], self._engine.load())
         command.answer.set_result(refused)
@@ -282,7 +283,8 @@ class StepLoop:
                 firsts.add(request_id)
             reason = None if command.error else "abort"
             frames.append(self._frame(stream, (), reason, error=command.error))
-        self._book.ended(known, self._engine.load())
+        leave = command.error is not None and command.error.code == InstanceLeaving.code
+        self._book.ended(known, self._engine.load(), elsewhere=leave)
         if not command.silently:
             self._sink.publish(frames, frozenset(firsts))
 
@@ -307,9 +309,11 @@ class StepLoop:
             stream = self._streams.get(output.request_id)
             if stream is None:
                 continue  # ended a moment ago; the engine still had it in its batch
-            if not output.token_ids and output.finish_reason is None:
+            error = StreamError(ReplayRefused.code, output.refusal) if output.refusal else None
+            is_end = output.finish_reason is not None or error is not None
+            if not output.token_ids and not is_end:
                 continue  # a frame in the middle that moves nothing would use up an entry id
-            frame = self._frame(stream, output.token_ids, output.finish_reason, output)
+            frame = self._frame(stream, output.token_ids, output.finish_reason, output, error)
             if stream.position == 0:
                 firsts.add(output.request_id)
                 prompts += stream.request.prompt_tokens
@@ -320,7 +324,7 @@ class StepLoop:
             tokens += len(output.token_ids)
             if stream.watcher is not None:
                 stream.watcher.on_tokens(len(output.token_ids), self.clock())
-            if output.finish_reason is not None:
+            if is_end:
                 ended.append(output.request_id)
                 del self._streams[output.request_id]
                 if stream.watcher is not None:

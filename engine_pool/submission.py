@@ -33,6 +33,11 @@ class Submission:
     def prompt_tokens(self) -> int:
         return max(r.prompt_tokens for r in self.requests)
 
+    @property
+    def known_tokens(self) -> int:
+        """Of the longest: its prompt, and what was produced of its answer before it was lost."""
+        return max(r.prompt_tokens + len(r.output_token_ids) for r in self.requests)
+
     def demands(self, block_size_tokens: int, cached_tokens: int = 0) -> list[int]:
         """Returns the KV tokens that each request needs before it can run, in whole blocks.
 
@@ -41,7 +46,7 @@ class Submission:
         """
         size = block_size_tokens
         # One token more than the prompt: the first output needs its place too.
-        whole = -(-(self.prompt_tokens + 1) // size) * size
+        whole = -(-(self.known_tokens + 1) // size) * size
         own = whole - self.prompt_tokens // size * size
         first = max(own, whole - cached_tokens // size * size)
         return [first, *[own] * (len(self.requests) - 1)]

@@ -25,6 +25,7 @@ from engine_pool.vllm_kv import VllmKv
 from engine_pool.vllm_moves import VllmMoves, is_running
 from engine_pool.vllm_queue import VllmQueue
 from engine_pool.vllm_rank import return_freed_memory
+from engine_pool.vllm_returns import VllmReturns
 from engine_pool.vllm_shape import read_shape, why_engine_cannot_move
 from engine_pool.vllm_workers import WORKER_CLASS, find_workers
 from migration.ports import KvPlane
@@ -78,6 +79,7 @@ class VllmEngine:
         self._queue = VllmQueue(self._core, self._turns, clock)
         self._workers = find_workers(self._core, spec.config.tensor_parallel)
         self._moves = self._movable()
+        self._returns = VllmReturns(self._core, self._workers, entered=self._adopted)
         self._warm_up()
         return_freed_memory()
 
@@ -105,6 +107,9 @@ class VllmEngine:
 
     def add(self, request: EngineRequest) -> None:
         own = self._read(request)
+        if request.output_token_ids:
+            self._returns.add(request, own)
+            return
         self._queue.arrive(own, request)
         self._core.add_request(own)
         self._classes[request.request_id] = request.priority_class
@@ -133,22 +138,29 @@ class VllmEngine:
     def abort(self, request_ids: Sequence[RequestId]) -> None:
         # A held request is its source's still, and a transfer may be writing to its blocks.
         mine = [i for i in request_ids if not self._moves.holds(i)]
+        self._returns.abort(mine)
         self._core.abort_requests(list[str](mine))
         self._forget(mine)
 
     def has_work(self) -> bool:
         if self._workers.is_broken:
             return True  # the step says so
+        if self._returns.has_work():
+            return True
         return self._scheduler.has_requests() or bool(self._core.batch_queue)
 
     def step(self) -> list[StepOutput]:
         if self._workers.is_broken:
             raise EngineFailed("a worker process of the engine has ended")
+        self._returns.before_step()
+        if refused := self._returns.take_refusals():
+            return refused
         self._queue.before_step()
         outputs, model_executed = self._core.step_fn()
         self._core.post_step(model_executed)
         self._queue.look()
-        if not model_executed and self._scheduler.has_unfinished_requests():
+        waits = self._scheduler.has_unfinished_requests() or self._returns.has_work()
+        if not model_executed and waits:
             # Waits for a grammar that another thread compiles; as vLLM's own loop does.
             time.sleep(IDLE_STEP_S)
         mine = outputs.get(0) if outputs else None
@@ -174,6 +186,7 @@ class VllmEngine:
             *scheduler.kv_holding_waiting,
             *scheduler.waiting,
             *(r for r in parked if not is_running(r)),
+            *self._returns.pending(),
         )
         running = tuple(self._request_load(r, size) for r in batch)
         waiting = tuple(self._request_load(r, size, is_waiting=True) for r in queue)

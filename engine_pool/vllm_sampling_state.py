@@ -52,6 +52,19 @@ def read_generator(runner: Any, request_id: str) -> bytes | None:
     return state
 
 
+def generator_after(seed: int, tokens: int) -> bytes:
+    """Returns the state of a seed's generator after so many tokens, as vLLM's sampler for CPUs
+    draws: one number a token (TopKTopPSampler.forward_cpu). About 2 us a token."""
+    import torch
+
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    for _ in range(tokens):
+        torch.randint(0, 2**31, (1,), generator=generator, dtype=torch.long)
+    state: bytes = generator.get_state().numpy().tobytes()
+    return state
+
+
 def cached_state(request: "Request", blocks: Sequence[int]) -> "CachedRequestState":
     """Returns what a V1 runner knows of a request that it has run, except its generator."""
     from vllm.v1.worker.gpu_input_batch import CachedRequestState

@@ -21,6 +21,14 @@ WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf"})
 
 def why_engine_cannot_move(core: "EngineCore") -> str:
     """Returns which setting of an engine rules out moves of KV, "" when none does."""
+    if what := why_engine_differs(core):
+        return f"the engine uses {what}; its requests do not move"
+    return _why_cache_cannot_move(core.scheduler)
+
+
+def why_engine_differs(core: "EngineCore") -> str:
+    """Returns which setting makes an engine keep more of a request than its tokens, KV and random
+    state, or keep it elsewhere; "" when none does."""
     config = core.vllm_config
     parallel, model = config.parallel_config, config.model_config
     # Attributes of the scheduler are vLLM's internals, checked at start (vllm_adapter).
@@ -39,10 +47,7 @@ def why_engine_cannot_move(core: "EngineCore") -> str:
         "multi-dimensional positions": model.uses_mrope,
         "logits processors of one's own": bool(model.logits_processors),
     }
-    for what, is_so in reasons.items():
-        if is_so:
-            return f"the engine uses {what}; its requests do not move"
-    return _why_cache_cannot_move(scheduler)
+    return next((what for what, is_so in reasons.items() if is_so), "")
 
 
 def _why_cache_cannot_move(scheduler: Any) -> str:
@@ -61,6 +66,13 @@ def _why_cache_cannot_move(scheduler: Any) -> str:
 
 def why_request_cannot_move(request: "Request") -> str:
     """Returns which feature of a request keeps it where it is, "" when none does."""
+    feature = feature_of(request)
+    return f"the request uses {feature} and stays where it is" if feature else ""
+
+
+def feature_of(request: "Request") -> str:
+    """Returns which feature of a request needs more than its tokens, KV and random state, ""
+    when none does."""
     features = {
         "a LoRA adapter": request.lora_request is not None,
         "images or sound": bool(request.mm_features),
@@ -69,10 +81,7 @@ def why_request_cannot_move(request: "Request") -> str:
         "streamed input": request.resumable,
         "a KV transfer of its own": request.kv_transfer_params is not None,
     }
-    for what, has_it in features.items():
-        if has_it:
-            return f"the request uses {what} and stays where it is"
-    return ""
+    return next((what for what, has_it in features.items() if has_it), "")
 
 
 def read_shape(core: "EngineCore", facts: "RankFacts") -> KvShape:

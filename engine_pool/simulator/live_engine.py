@@ -85,6 +85,7 @@ class SimulatedEngine:
             queue=self._queue,
         )
         self._arrivals = 0
+        self._refusals: list[StepOutput] = []
 
     @property
     def max_model_len(self) -> int:
@@ -98,7 +99,16 @@ class SimulatedEngine:
         self._turns.use_classes(classes)
 
     def add(self, request: EngineRequest) -> None:
-        self._queue.add(self._read(request))
+        r = self._read(request)
+        if not r.answer.goes_on_after(request.output_token_ids):
+            self._refusals.append(
+                StepOutput(
+                    request.request_id, (), refusal="this engine would have said other things"
+                )
+            )
+            return
+        r.output_tokens = len(request.output_token_ids)
+        self._queue.add(r)
 
     def _read(self, request: EngineRequest) -> SimulatedRequest:
         """Makes a request's entry in the books. Raises: EngineRefused when it can never run."""
@@ -118,15 +128,21 @@ class SimulatedEngine:
     def abort(self, request_ids: Sequence[RequestId]) -> None:
         # A held request is its source's still.
         mine = [i for i in request_ids if i not in self._books.held]
+        self._refusals = [o for o in self._refusals if o.request_id not in mine]
         self._books.remove(set[str](mine))
         self._queue.ended(mine)
 
     def has_work(self) -> bool:
         # With blocks parked or held, the queue may have to wait for a move and not for a step.
         waiting = self._books.waiting
-        return bool(self._books.running) or (bool(waiting) and self._fits(waiting[0]))
+        if self._books.running or self._refusals:
+            return True
+        return bool(waiting) and self._fits(waiting[0])
 
     def step(self) -> list[StepOutput]:
+        if self._refusals:
+            refused, self._refusals = self._refusals, []
+            return refused
         started = time.monotonic()
         self._queue.before_step()
         admitted = self._admit()
