@@ -17,6 +17,8 @@ COPY_MOVES_EVERY_S: Final = 2.0
 """A page that lists ended moves is this much behind; a live one is not."""
 PUBLISH_POOLS_EVERY_S: Final = 4.0
 """After the store has lost its memory, everybody goes on with the pools they know meanwhile."""
+TIDY_WISHES_EVERY_S: Final = 5.0
+"""A restart that is done is shown as wanted no longer than this."""
 BEAT_EVERY_S: Final = 5.0
 FORGET_EVERY_S: Final = 3600.0
 SIMULATE_EVERY_S: Final = 1.0
@@ -38,6 +40,11 @@ app.conf.beat_schedule = {
         "task": "controlplane.fleet.tasks.publish_pools",
         "schedule": PUBLISH_POOLS_EVERY_S,
         "options": {"expires": PUBLISH_POOLS_EVERY_S},
+    },
+    "tidy wishes": {
+        "task": "controlplane.fleet.tasks.tidy_wishes",
+        "schedule": TIDY_WISHES_EVERY_S,
+        "options": {"expires": TIDY_WISHES_EVERY_S},
     },
     "copy fleet events": {
         "task": "controlplane.fleet.tasks.copy_events",

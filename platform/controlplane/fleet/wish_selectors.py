@@ -133,6 +133,12 @@ def node_drain_get(node: str) -> NodeDrain:
     return node_of(node, now, wishes_now())
 
 
+def node_drain_now(node: str) -> NodeDrain:
+    """The same for a node of which something has just been changed: one that has no instances is
+    forgotten with its wish, and is empty."""
+    return node_of(node, fleet.fleet_now(), wishes_now())
+
+
 def nodes_list() -> list[NodeDrain]:
     """Returns all nodes that have an instance, or of which something is wanted, by name."""
     now, wishes = fleet.fleet_now(), wishes_now()
