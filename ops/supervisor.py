@@ -108,12 +108,15 @@ class SupervisedPart(Watcher):  # type: ignore[misc]
             if not process.is_alive():
                 self.reap_process(process.pid)
             elif process.status == DEAD_OR_ZOMBIE:
-                # Its first thread has ended and the others have not; circus would drop it unseen.
+                # Its first thread has ended and the others have not.
                 return
             elif self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
                 self._kill_at_s = None
                 process.send_signal(signal.SIGKILL)
-        if not self.processes and self.respawn:
+        if self.processes:
+            # Circus would drop one that dies at this moment, without a word in the log.
+            return
+        if self.respawn:
             if time.monotonic() < self._not_before_s:
                 return
             kill_marked(self._run_dir, self.name, timeout_s=1.0)

@@ -19,15 +19,16 @@ export function startKeys() {
     if (box.checked) localStorage.removeItem(OFF);
     else localStorage.setItem(OFF, "1");
   });
-  let sinceG_ms = 0;
+  // When keys were pressed, not when a busy page got to them.
+  let sinceG_ms = -Infinity;
   document.addEventListener("keydown", (event) => {
     if (!box.checked || isTyping(event) || document.querySelector("dialog[open]")) return;
     const place = placeOf(event.key);
-    if (place && Date.now() - sinceG_ms < SEQUENCE_MS) location.assign(place);
+    if (place && event.timeStamp - sinceG_ms < SEQUENCE_MS) location.assign(place);
     else if (event.key === "?") dialog.showModal();
     else if (event.key === ".") byId("pause")?.click();
     else if (event.key === "/") focusField(event);
-    sinceG_ms = event.key === "g" ? Date.now() : 0;
+    sinceG_ms = event.key === "g" ? event.timeStamp : -Infinity;
   });
 }
 

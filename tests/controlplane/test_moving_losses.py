@@ -80,7 +80,7 @@ class Pool:
                 self.report(name)
 
         watch._count_absent = count_absent  # type: ignore[method-assign]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await counted.wait()
         watch._count_absent = original  # type: ignore[method-assign]
         # What the last tick gave up is ended by now, or will not be.

@@ -28,7 +28,7 @@ async def opened(
     scope = {"type": "websocket", "path": path, "headers": headers, "query_string": b""}
     socket = ApplicationCommunicator(app, scope)
     await socket.send_input({"type": "websocket.connect"})
-    return socket, await socket.receive_output(timeout=10)
+    return socket, await socket.receive_output(timeout=60)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def test_the_pages_socket_ends_at_once_without_a_session(
     settings.ALLOWED_HOSTS = ["localhost"]
     socket, answer = await opened(live, PATH, OURS)
     assert answer["type"] == "websocket.accept"
-    output = await socket.receive_output(timeout=10)
+    output = await socket.receive_output(timeout=60)
     assert (output["type"], output["code"]) == ("websocket.close", CLOSE_NOT_ALLOWED)
 
 
@@ -65,7 +65,7 @@ async def test_the_apis_socket_takes_a_key_and_no_cookie_wherever_the_page_is_fr
     assert answer["type"] == "websocket.accept"
     wish = json.dumps({"type": "response.create", "model": "m", "input": "hello"})
     await socket.send_input({"type": "websocket.receive", "text": wish})
-    error = json.loads((await socket.receive_output(timeout=10))["text"])
+    error = json.loads((await socket.receive_output(timeout=60))["text"])
     assert error["error"]["code"] == "invalid_api_key"
-    output = await socket.receive_output(timeout=10)
+    output = await socket.receive_output(timeout=60)
     assert (output["type"], output["code"]) == ("websocket.close", 1008)

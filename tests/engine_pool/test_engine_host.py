@@ -24,7 +24,7 @@ from tests.engine_pool.conftest import StoreServer
 from tests.engine_pool.fake_engine import FakeEngine
 from tests.engine_pool.make import request
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 CHANNEL = token_channel("web")
 CONFIG = PoolConfig(
     engine=EngineKind.SIMULATED, store_timeout_s=0.3, orphan_grace_s=0.3, report_interval_ms=50

@@ -15,7 +15,7 @@ from engine_pool.types import InstanceName
 from tests.engine_pool.fake_engine import FakeEngine
 from tests.engine_pool.make import request
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class ChunkedEngine(FakeEngine):

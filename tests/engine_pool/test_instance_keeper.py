@@ -14,7 +14,7 @@ from engine_pool.types import EngineKind, InstanceName, InstanceState, InstanceS
 
 S = InstanceState
 CONFIG = PoolConfig(restart_backoff_s=0.01, restart_backoff_max_s=0.02, stalled_after_s=60.0)
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 
 
 def pong(**changes: object) -> Pong:

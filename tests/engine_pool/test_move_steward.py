@@ -238,7 +238,7 @@ class Stewarded:
             board = Board(self.config.redis_url)
             steward = MoveSteward(self.config, board, lambda: self.ends)
             tasks = [asyncio.create_task(steward.run()), asyncio.create_task(board.run())]
-            give_up_s = time.monotonic() + 10
+            give_up_s = time.monotonic() + 60
             while not claim():
                 assert time.monotonic() < give_up_s, "it does not happen"
                 await asyncio.sleep(0.02)

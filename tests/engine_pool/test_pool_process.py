@@ -25,8 +25,8 @@ from tests.tiny_model import ROOT, tiny_model
 
 pytestmark = pytest.mark.ray
 
-PATIENCE_S = 90.0
-STOP_PATIENCE_S = 15.0
+PATIENCE_S = 180.0
+STOP_PATIENCE_S = 60.0
 
 
 class Pool:

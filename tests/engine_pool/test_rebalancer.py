@@ -137,7 +137,7 @@ class Scene:
             async with asyncio.TaskGroup() as starts:
                 await self.rebalancer.turn(starts)
 
-        asyncio.run(asyncio.wait_for(once(), 10))
+        asyncio.run(asyncio.wait_for(once(), 60))
         return self.mover.asked[before:]
 
     @property

@@ -7,7 +7,7 @@ from engine_pool.simulator.costs import CopyCosts
 from engine_pool.simulator.plane import SimulatedPlane, TimerThread
 from migration.ports import TransferFailed
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Clock:

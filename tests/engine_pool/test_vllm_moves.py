@@ -186,7 +186,7 @@ def test_blocks_are_read_in_the_background_while_the_engine_decodes(pair):
     reader.start()
     pair.finish()
     stop.set()
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     assert wrong == []
     assert bool(first.any())

@@ -27,7 +27,7 @@ from tests.engine_pool.vllm_pair import (
 pytestmark = pytest.mark.slow
 
 RANKS = 2
-WAIT_S = 30.0
+WAIT_S = 120.0
 GREEDY = {"max_tokens": 20}
 SEEDED = {"temperature": 0.9, "seed": 11, "top_p": 0.9, "frequency_penalty": 0.7}
 CHANNEL = "there"

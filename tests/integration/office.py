@@ -35,7 +35,7 @@ class Office:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def tenant(self, slug: str, **limits: Any) -> dict[str, str]:
         """Makes a tenant with a key; returns the key's header."""

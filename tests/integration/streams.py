@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 
 CHAT = "/v1/chat/completions"
 WORDS = [{"role": "user", "content": "Tell me a long story."}]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 DETACH = {"x-ferry-detach-s": "30"}
 
 

@@ -19,7 +19,7 @@ from tests.engine_pool.conftest import StoreServer
 from tests.engine_pool.test_simulated_moves import TEXT
 from tests.migration.engine_process import EngineProcess
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """For what takes a moment on an idle machine."""
 MAX_MODEL_LEN = 4096
 PATIENT = PoolConfig(

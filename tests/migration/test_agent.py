@@ -197,7 +197,7 @@ STATES = [
 @pytest.mark.parametrize("state", STATES[:3])
 def test_a_cancelled_move_leaves_the_request_where_it_is(two: Two, state: SourceState) -> None:
     moved_to(two, state)
-    assert two.a.agent.cancel("m1").result(5)
+    assert two.a.agent.cancel("m1").result(60)
     report = two.end_of()
     assert report.abort_code == "cancelled"
     assert not is_at(two, "i-02", "r")

@@ -28,7 +28,7 @@ def test_a_channel_that_the_destination_listens_on_is_not_used_again(two: Two) -
     two.a.allow(3)
     assert two.migrate("r") is None
     until(lambda: two.hub.waiting)
-    assert two.a.agent.cancel("m1").result(5)
+    assert two.a.agent.cancel("m1").result(60)
     assert two.end_of().abort_code == "cancelled"
     two.a.gate = lambda blob: True
     assert two.migrate("r", "m2") is None

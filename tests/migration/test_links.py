@@ -19,7 +19,7 @@ from migration.handshake import shake_hands
 from migration.links import MOST_HANDSHAKES, Invitation, Link, LinkFailed, LinkListener, connect
 
 HOST = "127.0.0.1"
-ANSWER_S = 30.0
+ANSWER_S = 120.0
 HASTY_S = 0.5
 
 

@@ -20,7 +20,7 @@ from tests.migration.peer import HOST, FakeBlocks
 RANKS = 3
 BLOCK_BYTES = 1024
 TERMS = PlaneTerms(host=HOST, timeout_s=20.0, chunk_bytes=4 * BLOCK_BYTES, copy_share=1.0)
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 class Ranks:

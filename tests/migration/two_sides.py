@@ -19,7 +19,7 @@ from migration.stages import StageLimits
 from migration.wish import MoveWish
 from tests.migration.moving_fake import SHAPE, FakePlane, MemoryLink, MovingFake, PlaneHub
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 
 
 class SharedLog:

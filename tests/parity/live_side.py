@@ -196,7 +196,7 @@ class LiveSide:
         await asyncio.sleep(0)
 
     async def _turn(self) -> None:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as starts:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as starts:
             await self._rebalancer.turn(starts)
 
     def _apply(self, view: LiveView, change: Change) -> None:

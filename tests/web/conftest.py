@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
+from playwright.sync_api import expect
 
 from controlplane.fleet import observer as observers
 from engine_pool.errors import InstanceLost
@@ -18,6 +19,9 @@ from migration.report import MoveReport
 from tests.web import fake_pool
 
 MODEL = "tiny"
+
+# Without it an expectation gives up after 5 s, which a busy machine needs for one page.
+expect.set_options(timeout=60_000)
 
 
 @dataclass

@@ -34,17 +34,17 @@ class Socket(ApplicationCommunicator):
 
     async def connect(self) -> None:
         await self.send_input({"type": "websocket.connect"})
-        assert (await self.receive_output(timeout=5))["type"] == "websocket.accept"
+        assert (await self.receive_output(timeout=60))["type"] == "websocket.accept"
 
     async def send_to(self, text: str) -> None:
         await self.send_input({"type": "websocket.receive", "text": text})
 
     async def receive_from(self) -> Any:
-        return json.loads((await self.receive_output(timeout=10))["text"])
+        return json.loads((await self.receive_output(timeout=60))["text"])
 
     async def disconnect(self) -> None:
         await self.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self.wait(timeout=5)
+        await self.wait(timeout=60)
 
 
 def applied(rows: dict[str, list[Any]], delta: Any) -> dict[str, list[Any]]:
@@ -119,7 +119,7 @@ async def socket(watch: FakeWatch, fast: None) -> AsyncIterator[Socket]:
 
 async def receive(socket: Socket, kind: str) -> Any:
     """Returns the next message of a kind; others are passed over."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             message = await socket.receive_from()
             if message["t"] == kind:
@@ -149,7 +149,7 @@ async def test_who_may_not_see_the_pools_is_shut_out(
 ) -> None:
     socket = Socket(await who())
     await socket.connect()
-    closed = await socket.receive_output(timeout=5)
+    closed = await socket.receive_output(timeout=60)
     assert (closed["type"], closed["code"]) == ("websocket.close", messages.CLOSE_NOT_ALLOWED)
     await subscribe(socket, cluster_default=0)
     assert await socket.receive_nothing(timeout=0.2)
@@ -251,7 +251,7 @@ async def test_who_loses_the_role_is_shut_out(
     await receive(socket, messages.TICK)
     operator.is_staff = False
     await operator.asave()
-    async with asyncio.timeout(10):
-        while (output := await socket.receive_output(timeout=10))["type"] != "websocket.close":
+    async with asyncio.timeout(60):
+        while (output := await socket.receive_output(timeout=60))["type"] != "websocket.close":
             pass
     assert output["code"] == messages.CLOSE_NOT_ALLOWED

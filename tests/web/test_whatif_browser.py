@@ -64,7 +64,7 @@ class Worker:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
