@@ -12,9 +12,10 @@ import redis
 
 from benchmarks.chaos_journey import Attempt, Journey
 from benchmarks.chaos_site import ENGINE_TITLE, ChaosSite
-from controlplane.admission.scripts import PREFIX
 from engine_pool import view
 
+ADMISSION: Final = "ferry:adm:"
+"""Prefix of what admission keeps in the store (controlplane/admission/scripts.py)."""
 QUIET_S: Final = 120.0
 """Orphans live for 30 s and leases for 15 s; what is not gone after four times that stays."""
 RECORDS_S: Final = 180.0
@@ -83,9 +84,9 @@ def _store_left(site: ChaosSite, left: Left) -> int:
     try:
         store = site.store()
         now_ms = int(time.time() * 1000)
-        live = list(store.scan_iter(f"{PREFIX}*:live", count=1000))
+        live = list(store.scan_iter(f"{ADMISSION}*:live", count=1000))
         left.slots = sum(store.zcount(key, now_ms, "+inf") for key in live)
-        left.leases = store.zcard(f"{PREFIX}leases")
+        left.leases = store.zcard(f"{ADMISSION}leases")
         loads = site.loads()
         left.moves = store.hlen(view.MOVES)
     except redis.RedisError as error:

@@ -17,7 +17,7 @@ from ops import parts, up
 from ops.parts import Part, Places
 
 NODE_IP = "127.0.0.{}"
-"""Each node has an address of its own, as machines have: by it drivers find the node they are on."""
+"""Each node has an address of its own, as machines have: by it drivers find their node."""
 
 
 def node_name(number: int) -> str:
@@ -26,7 +26,7 @@ def node_name(number: int) -> str:
 
 
 def all_parts(places: Places, ours: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns all parts; the pool waits for the nodes, so that its first engines spread over them."""
+    """Returns all parts; the pool waits for the nodes, so that its engines spread over them."""
     added = added_parts(places)
     nodes = tuple(part.name for part in added if part.name.startswith("ray-"))
     waiting = [replace(p, needs=(*p.needs, *nodes)) if p.name == "pool" else p for p in ours]
