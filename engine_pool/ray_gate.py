@@ -8,14 +8,21 @@ import asyncio
 import logging
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, TypeVar
 
 from engine_pool.config import RAY_NAMESPACE, PoolConfig
 from engine_pool.errors import InstanceLost, MoveRefused
+from engine_pool.questions import Question
 
 logger = logging.getLogger(__name__)
 
+JOIN_PATIENCE_S: Final = 60.0
+"""How long Ray may take to be there after this process's start before it counts as away."""
+ASK_EVERY_S: Final = 2.0
+ASK_TIMEOUT_S: Final = 5.0
+"""Ray's head answers within milliseconds; a machine whose cores are all busy takes a second."""
 JOIN_RETRY_S: Final = 2.0
 """Between two tries to join Ray: its head starts together with this process."""
 
@@ -30,6 +37,16 @@ class RayGate:
         self._config = config
         self._joined = asyncio.Event()
         self._handles: dict[str, Any] = {}
+        self._began_s = time.monotonic()
+        self._answers: bool | None = None
+
+    @property
+    def answers(self) -> bool | None:
+        """Whether Ray's head answers; None: not known yet. Engines may go on without it, and calls
+        to those whose handles are open reach them."""
+        if self._answers is None and time.monotonic() - self._began_s > JOIN_PATIENCE_S:
+            return False
+        return self._answers
 
     @property
     def is_joined(self) -> bool:
@@ -37,7 +54,8 @@ class RayGate:
         return self._joined.is_set()
 
     async def run(self) -> None:
-        """Joins Ray, trying until it works; stays until it is cancelled."""
+        """Joins Ray, trying until it works; then asks its head for signs of life until it is
+        cancelled."""
         was_told = False
         while True:
             try:
@@ -52,6 +70,13 @@ class RayGate:
         _take_signals_back()
         self._joined.set()
         logger.info("joined Ray at %s", self._config.ray_address)
+        head = Question("ray probe", _ask_head, ASK_TIMEOUT_S)
+        while True:
+            answers = await head.answered()
+            if not answers and self._answers is not False:
+                logger.warning("Ray's head does not answer; engines that are known go on")
+            self._answers = answers
+            await asyncio.sleep(ASK_EVERY_S)
 
     async def submit(self, actor: str, blob: bytes) -> dict[str, str]:
         """As in EngineGate."""
@@ -120,6 +145,12 @@ def _join(address: str) -> None:
             logging_level=logging.WARNING,
             configure_logging=False,
         )
+
+
+def _ask_head() -> bool:
+    import ray
+
+    return bool(ray.nodes())
 
 
 def _take_signals_back() -> None:

@@ -5,6 +5,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 CONNECT_TIMEOUT_S = 1.0
@@ -18,6 +19,11 @@ sockets for a second or two, and that is no dead store."""
 ASYNC_CONNECTIONS_MAX = 32
 """Two follow channels for good; the rest answer within a millisecond each."""
 
+NO_NOTICES = MaintNotificationsConfig(enabled=False)
+"""With these notices of managed stores on, as by default, the client gives out idle connections
+without a look whether they have been closed: after a restart of the store each of them would cost
+a request."""
+
 
 def connect(url: str) -> "redis.Redis[bytes]":
     """Returns a blocking client; it connects when first used."""
@@ -28,6 +34,7 @@ def connect(url: str) -> "redis.Redis[bytes]":
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 0),
         retry_on_timeout=False,
+        maint_notifications_config=NO_NOTICES,
     )
 
 
@@ -46,5 +53,6 @@ def connect_async(url: str) -> "redis.asyncio.Redis[bytes]":
         socket_keepalive=True,
         retry=AsyncRetry(NoBackoff(), 0),
         retry_on_timeout=False,
+        maint_notifications_config=NO_NOTICES,
     )
     return redis.asyncio.Redis.from_pool(pool)

@@ -20,8 +20,11 @@ STORE_MAX_MEMORY = "1gb"
 answered as an error; an evicted token log would be a silent gap."""
 RAY_OBJECT_STORE_BYTES = 100 * 1024**2
 """Ray's minimum is 75 MiB; requests are a few kB and no engine puts objects into it."""
-WEB_GRACE_S = 3
-"""How long open answers may go on after a stop: stops must be over within 10 s altogether."""
+WEB_GRACE_S = 1
+"""How long answers may go on after a stop, whatever FERRY_WEB_GRACE_S says: there is no other web
+process that they could go on at, and stops must be over within 10 s altogether."""
+WEB_CLOSE_S = 1
+"""After that, for connections whose clients have not taken the last words yet."""
 KEEP_ALIVE_S = 75
 """How long the web server keeps an idle connection: longer than clients and proxies do (5 to 60 s),
 so that none sends a request over a connection that is being closed."""
@@ -109,7 +112,7 @@ def web_part(host: str, port: int, name: str = "web", restarts_with: tuple[str, 
         *(sys.executable, "-m", "uvicorn", "controlplane.asgi:application"),
         *("--host", host, "--port", str(port), "--loop", "uvloop", "--http", "httptools"),
         *("--no-access-log", "--no-server-header"),
-        *("--timeout-graceful-shutdown", str(WEB_GRACE_S)),
+        *("--timeout-graceful-shutdown", str(WEB_CLOSE_S)),
         *("--timeout-keep-alive", str(KEEP_ALIVE_S)),
         *_proxy_options(os.environ.get("FERRY_TRUSTED_PROXIES", "")),
     )
@@ -118,7 +121,8 @@ def web_part(host: str, port: int, name: str = "web", restarts_with: tuple[str, 
         command,
         needs=(),
         restarts_with=restarts_with,
-        stop_timeout_s=WEB_GRACE_S + 1,
+        stop_timeout_s=WEB_GRACE_S + WEB_CLOSE_S + 2,
+        environ={"FERRY_WEB_GRACE_S": str(WEB_GRACE_S)},
         start_nice=-19,
     )
 

@@ -25,6 +25,7 @@ from controlplane.fleet.middleware import PARAMETER
 from controlplane.fleet.observer import LOOK_EVERY_S, Observer
 from controlplane.fleet.permissions import is_viewer
 from controlplane.fleet.watch import fleet_watch
+from controlplane.leaving import leaving
 from web import messages
 from web.live import delta_of, known_topics, snapshot_of, table_of
 
@@ -50,8 +51,19 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._pool = ""
         self._observer: Observer | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """As in leaving.Socket: a page goes on at another process without a loss."""
+        return False
+
+    async def go_away(self) -> None:
+        """As in leaving.Socket."""
+        await self.close(messages.CLOSE_GOING_AWAY)
+        leaving.sockets.discard(self)
+
     async def connect(self) -> None:
         await self.accept()
+        leaving.sockets.add(self)
         if not await database_sync_to_async(is_viewer)(self.scope["user"]):
             await self.close(messages.CLOSE_NOT_ALLOWED)
             return
@@ -66,6 +78,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._task = asyncio.create_task(self._push(), name="live push")
 
     async def disconnect(self, code: int) -> None:
+        leaving.sockets.discard(self)
         if self._task:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -10,6 +10,7 @@ from controlplane.gateway.consumers import ResponsesConsumer
 from controlplane.gateway.exchange import Receive, Scope, Send
 from controlplane.gateway.limits import admission_of
 from controlplane.gateway.pools import pools
+from controlplane.leaving import leaving
 from controlplane.lifespan import run_lifespan
 from controlplane.pages import PagesApp
 from controlplane.tenants.key_cache import KeyCache
@@ -36,7 +37,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await admission.stop()
     elif scope["type"] == "http":
         is_api = scope["path"].startswith(PREFIXES)
-        await (api if is_api else page_app)(scope, receive, send)
+        await leaving.answer(api if is_api else page_app, scope, receive, send)
     elif scope["path"] in _socket_paths:
         await sockets(scope, receive, send)
     else:

@@ -5,12 +5,15 @@ import logging
 import signal
 import threading
 from types import FrameType
-from typing import Final
+from typing import Any, Final
+
+from django.conf import settings
 
 from controlplane.fleet.publishing import pools_publish_soon
 from controlplane.fleet.watch import watches_start, watches_stop
 from controlplane.gateway.exchange import Receive, Send
 from controlplane.gateway.pools import Pools
+from controlplane.leaving import leaving
 from controlplane.usage.prices import price_book
 
 logger = logging.getLogger(__name__)
@@ -48,19 +51,25 @@ async def _publish() -> None:
 
 
 def _hear_of_stop(pools: Pools) -> None:
-    """Has the runtimes told of SIGTERM and SIGINT, before the server does its own part.
-
-    The server announces its end only when all connections are closed, which is too late for those.
+    """Has SIGTERM and SIGINT begin a stop in steps (leaving.py), before the server does its part:
+    that closes the port and all WebSockets at once. The same signal again leaves the steps out.
     """
     if threading.current_thread() is not threading.main_thread():
         return
     loop = asyncio.get_running_loop()
+    caught_once: set[int] = set()
     for number in (signal.SIGTERM, signal.SIGINT):
         servers = signal.getsignal(number)
 
-        def handle(caught: int, frame: FrameType | None, servers: object = servers) -> None:
-            loop.call_soon_threadsafe(pools.begin_stop)
-            if callable(servers):
-                servers(caught, frame)
+        def handle(caught: int, frame: FrameType | None, servers: Any = servers) -> None:
+            def finish() -> None:
+                if callable(servers):
+                    servers(caught, None)
+
+            # Ctrl-C sends one, and the supervisor the other.
+            if caught in caught_once:
+                finish()
+            caught_once.add(caught)
+            loop.call_soon_threadsafe(leaving.begin, pools, settings.WEB_GRACE_S, finish)
 
         signal.signal(number, handle)

@@ -122,6 +122,17 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         "transaction_mode": "IMMEDIATE",
         "timeout": 10,
     }
+else:
+    # Seconds, but the last: milliseconds. A server whose machine is gone says nothing, and Linux
+    # itself would wait for two hours.
+    DATABASES["default"].setdefault("OPTIONS", {})
+    DATABASES["default"]["OPTIONS"] = {
+        "connect_timeout": 3,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+    } | DATABASES["default"]["OPTIONS"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 LANGUAGE_CODE = "en"
@@ -253,6 +264,9 @@ CELERY_TASK_TIME_LIMIT = 60
 """Seconds; every task here but a simulation, which has its own, is done within one."""
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 
+WEB_GRACE_S = env.float("FERRY_WEB_GRACE_S", default=20.0)
+"""How long a web process that was told to end goes on with its answers (leaving.py). Most have
+ended by then, and with what follows it stays below the 30 s that Kubernetes waits."""
 RECORDS_KEPT_DAYS = env.int("FERRY_RECORDS_KEPT_DAYS", default=30)
 """Rows of requests and fleet events that are older are deleted."""
 USAGE_KEPT_DAYS = env.int("FERRY_USAGE_KEPT_DAYS", default=400)

@@ -157,7 +157,8 @@ class Answer {
       this.drawFacts();
       if ("output_tokens" in data) this.ending = data;
     } else if (data.error) {
-      this.fail(data.error.message);
+      // One that can be resumed comes from a server that is being replaced: the next round resumes.
+      if (!data.error.resumable) this.fail(data.error.message);
     } else {
       const text = data.choices?.[0]?.delta?.content;
       if (!text) return;

@@ -166,7 +166,9 @@ class Live {
       this.become("login");
       return;
     }
-    const wait_s = code === messages.CLOSE_GOING_AWAY ? 0.1 : backoff_s(this.failures, Math.random());
+    // A server that is being replaced: others are there already. Not all pages in the same moment.
+    const isReplaced = code === messages.CLOSE_GOING_AWAY && !this.failures;
+    const wait_s = isReplaced ? 0.3 * Math.random() : backoff_s(this.failures, Math.random());
     this.failures += 1;
     clearTimeout(this.retry);
     this.retry = setTimeout(() => this.connect(), wait_s * 1000);

@@ -232,14 +232,29 @@ async def test_a_dead_instance_is_an_event_and_then_the_end(
         Producer(store).write(w.engine_ids[0], 0, [500])
         w.client.view.apply(status_of("i-01", InstanceState.LOST))
         events = await asked.events()
-        assert bodies(events)[-1]["error"]["code"] == "instance_lost"
+        error = bodies(events)[-1]["error"]
+        assert (error["code"], error["resumable"]) == ("instance_lost", False)
         assert "[DONE]" not in events[-1]
 
 
-async def test_a_stopping_process_lets_go_of_its_streams_for_another(
-    web: Make, auth: str, store: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_draining_process_is_not_ready_and_serves_on(
+    web: Make, auth: str, store: Any
 ) -> None:
-    monkeypatch.setattr("controlplane.gateway.runtime.LET_GO_AFTER_S", 0.05)
+    async with web() as w:
+        w.pools.begin_drain()
+        asked = w.ask("GET", "/readyz")
+        assert await asked.json() == {"reason": "draining"}
+        assert asked.status == 503
+        body = {"messages": MESSAGES, "stream": True}
+        late = w.ask("POST", "/v1/chat/completions", body, authorization=auth)
+        await until(lambda: bool(w.gate.requests))
+        speak(store, w.engine_ids[0], tokens_of(w, TEXT))
+        assert text_of(await late.events()) == TEXT
+
+
+async def test_a_stopping_process_lets_go_of_its_streams_for_another(
+    web: Make, auth: str, store: Any
+) -> None:
     async with web() as first, web() as second:
         body = {"messages": MESSAGES, "stream": True}
         asked = first.ask("POST", "/v1/chat/completions", body, authorization=auth)
@@ -250,7 +265,8 @@ async def test_a_stopping_process_lets_go_of_its_streams_for_another(
         first.runtime.begin_stop()
         late = first.ask("POST", "/v1/chat/completions", body, authorization=auth)
         assert (await late.json())["error"]["message"] == "Not ready: this server is stopping."
-        assert bodies(await asked.events())[-1]["error"]["code"] == "server_stopping"
+        error = bodies(await asked.events())[-1]["error"]
+        assert (error["code"], error["resumable"]) == ("server_stopping", True)
         assert [kind for kind, _, _ in first.gate.calls] == ["submit"]
         mark = str(had[-1]).split("\n")[0].removeprefix("id: ")
         again = second.ask("POST", "/v1/chat/completions", authorization=auth, last_event_id=mark)

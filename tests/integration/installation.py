@@ -108,9 +108,9 @@ class Installation:
         """Starts another web process of the same installation and returns its address."""
         return self.start_web("web-2")[0]
 
-    def start_web(self, name: str) -> "tuple[str, subprocess.Popen[bytes]]":
+    def start_web(self, name: str, **settings: str) -> "tuple[str, subprocess.Popen[bytes]]":
         """Starts another web process, which nobody starts again when it dies; returns its address
-        too."""
+        too. `settings`: variables of its own."""
         port = checks.free_port()
         part = web_part("127.0.0.1", port, name)
         environ = self.environ | self.state.environ
@@ -119,6 +119,7 @@ class Installation:
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             MARK: str(self.run_dir),
             "FERRY_PART": part.name,
+            **settings,
         }
         with (self.var_dir / "log" / f"{name}.log").open("wb") as output:
             process = subprocess.Popen(

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controlplane.fleet import charts, live_moves, parts, picture, tiles
@@ -197,13 +197,8 @@ class Observer:
         )
 
     def _now_probes(self) -> parts.Probes:
-        known = self.probes
-        return parts.Probes(
+        return replace(
+            self.probes,
             store_answers=self._live.store_connected,
             store_since_unix_s=self._live.store_since_unix_s,
-            database_answers=known.database_answers,
-            database_since_unix_s=known.database_since_unix_s,
-            pool_sample_unix_s=known.pool_sample_unix_s,
-            worker_heartbeat_unix_s=known.worker_heartbeat_unix_s,
-            observed_since_unix_s=known.observed_since_unix_s,
         )

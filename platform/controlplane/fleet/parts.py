@@ -4,16 +4,18 @@ The texts follow ARCHITECTURE.md, "When a part is away". The strip shows the wor
 page shows all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from controlplane.fleet.picture import InstanceRow, is_stale
+from controlplane.fleet.picture import FAILING, InstanceRow, is_stale
 
 POOL_SILENT_AFTER_S: Final = 5.0
 """The pool process writes a sample a second; five missing ones are no hiccup."""
 WORKER_SILENT_AFTER_S: Final = 30.0
 """The worker's heartbeat comes every few seconds; a long task may delay it."""
+BEAT_SILENT_AFTER_S: Final = 30.0
+"""A task that beat gives out every five seconds tells of it, once a worker is free for it."""
 
 StripTone = Literal["ok", "warn", "bad"]
 
@@ -29,8 +31,16 @@ class Probes:
     database_since_unix_s: float
     pool_sample_unix_s: float | None
     worker_heartbeat_unix_s: float | None
+    """A task ran that beat had given out: both live."""
     observed_since_unix_s: float
     """When this process began to look; a part that was never seen is away since then at least."""
+    worker_alive_unix_s: float | None = None
+    """A worker's own sign of life, whether it has tasks or not."""
+    ray_answers: bool | None = None
+    """None: this process has not joined Ray, or not asked yet."""
+    ray_since_unix_s: float | None = None
+    database_reads: bool | None = None
+    """Whether it answers a query; one that does may still take no rows. None: not asked yet."""
 
 
 class Part(NamedTuple):
@@ -65,11 +75,37 @@ def parts_of(
     parts = (
         _store(probes),
         _pool(probes, now_unix_s),
+        _ray(probes),
         _engines(rows, desired, now_unix_s),
         _database(probes),
         _worker(probes, now_unix_s),
+        _beat(probes, now_unix_s),
     )
     return parts
+
+
+def scaling_stands_still(parts: Iterable[Part]) -> str:
+    """Returns why no number of instances changes by itself now; empty: nothing keeps it from it.
+
+    For the page about scaling: the loop is a task of the worker, which beat gives out, the store
+    carries and the database remembers; the pool process does what it decides.
+    """
+    away = {part.key for part in parts if part.answers is False}
+    for key, why in _SCALING_NEEDS.items():
+        if key in away:
+            return f"{why}, so the number of instances stays as it is."
+    return ""
+
+
+_SCALING_NEEDS: Final = {
+    "store": "The store does not answer",
+    "database": "The database does not answer",
+    "worker": "Celery does not answer",
+    "beat": "Celery's beat gives out no tasks",
+    "pool": "The pool process does not answer",
+    "ray": "Ray does not answer",
+}
+"""By part; the first that is away is told."""
 
 
 def strip_of(
@@ -87,7 +123,7 @@ def strip_of(
     if not away:
         headline = "All parts answer." if desired else "All parts answer. No instance is wanted."
         return StripRow("ok", headline, None, note, 0, engines, oldest_unix_s)
-    names = [p.name for p in parts if p.answers and p.key != "engines"]
+    names = [p.name for p in parts if p.answers and p.key not in ("engines", "beat")]
     answering = ", ".join([*names, engines]) + " answer"
     worst = away[0]
     return StripRow(
@@ -124,16 +160,29 @@ def _pool(probes: Probes, now_unix_s: float) -> Part:
     if not probes.store_answers:
         answers = None
     return Part(
-        "pool", "Ray", answers, sample if sample is not None else probes.observed_since_unix_s,
+        "pool", "pool process", answers,
+        sample if sample is not None else probes.observed_since_unix_s,
         "The pool process does not answer",
-        "Requests and streams go on; nobody starts lost instances again.",
-        "Look at the logs of ray and pool in var/log. Both are started again by themselves.",
+        "Requests and streams go on; nothing moves by itself, drains wait and nobody starts lost "
+        "instances again.",
+        "Look at the pool's log in var/log. It is started again by itself and finds its engines.",
+        "bad",
+    )  # fmt: skip
+
+
+def _ray(probes: Probes) -> Part:
+    return Part(
+        "ray", "Ray", probes.ray_answers, probes.ray_since_unix_s,
+        "Ray does not answer",
+        "Requests and streams go on as long as their engines live; no instance starts.",
+        "Look at the log of ray in var/log. It is started again by itself; on one machine its "
+        "engines end with it, and start anew.",
         "bad",
     )  # fmt: skip
 
 
 def _engines(rows: Mapping[str, InstanceRow], desired: int, now_unix_s: float) -> Part:
-    lost = [r for r in rows.values() if r.state in ("lost", "no_progress")]
+    lost = [r for r in rows.values() if r.state in FAILING]
     silent = [r for r in rows.values() if r.state == "serving" and is_stale(r, now_unix_s)]
     serving = sum(r.state == "serving" for r in rows.values()) - len(silent)
     failing = len(lost) + len(silent)
@@ -158,21 +207,40 @@ def _database(probes: Probes) -> Part:
     return Part(
         "database", "database", probes.database_answers, probes.database_since_unix_s,
         "The database does not answer",
-        "Known keys go on working for a while; the admin and logins do not.",
-        "See whether DATABASE_URL is right and the disk has room.",
+        "Keys that were used lately go on for 15 minutes; other keys, these pages and logins get "
+        "503. What is used meanwhile is written afterwards.",
+        "See whether DATABASE_URL is right, its server runs and the disk has room.",
         "warn",
     )  # fmt: skip
 
 
 def _worker(probes: Probes, now_unix_s: float) -> Part:
-    beat = probes.worker_heartbeat_unix_s
-    answers: bool | None = beat is not None and now_unix_s - beat < WORKER_SILENT_AFTER_S
+    seen = [x for x in (probes.worker_alive_unix_s, probes.worker_heartbeat_unix_s) if x]
+    last = max(seen, default=None)
+    answers: bool | None = last is not None and now_unix_s - last < WORKER_SILENT_AFTER_S
     if not probes.store_answers:
         answers = None
     return Part(
-        "worker", "Celery", answers, beat if beat is not None else probes.observed_since_unix_s,
+        "worker", "Celery", answers, last if last is not None else probes.observed_since_unix_s,
         "Celery does not answer",
-        "Serving goes on; events are not copied into the database meanwhile.",
+        "Serving goes on; scaling, sums of usage and copied events stand still meanwhile.",
         "Look at the worker's log in var/log. It is started again by itself.",
+        "warn",
+    )  # fmt: skip
+
+
+def _beat(probes: Probes, now_unix_s: float) -> Part:
+    beat = probes.worker_heartbeat_unix_s
+    answers: bool | None = beat is not None and now_unix_s - beat < BEAT_SILENT_AFTER_S
+    if not probes.store_answers or not _worker(probes, now_unix_s).answers:
+        # Without a worker nobody hears of what it gives out.
+        answers = None
+    return Part(
+        "beat", "Celery's beat", answers,
+        beat if beat is not None else probes.observed_since_unix_s,
+        "Celery's beat gives out no tasks",
+        "Serving goes on; scaling, sums of usage and copied events stand still meanwhile.",
+        "Start it: with `make up` it lives in the worker, else it is a process of its own. Run "
+        "exactly one.",
         "warn",
     )  # fmt: skip

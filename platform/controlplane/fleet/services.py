@@ -14,6 +14,7 @@ from engine_pool.view import decode_event
 
 BATCH_EVENTS: Final = 500
 HEARTBEAT: Final = "ferry:worker-heartbeat"
+WORKER_ALIVE: Final = "ferry:worker-alive"
 HEARTBEAT_TTL_S: Final = 20
 """Four missed beats, then the worker counts as away."""
 
@@ -46,6 +47,11 @@ def records_forget(*, older_than_days: int) -> int:
 def heartbeat_write(*, store: "redis.Redis[bytes]") -> None:
     """Says that a worker runs tasks. Raises: redis.RedisError."""
     store.set(HEARTBEAT, str(timezone.now().timestamp()), ex=HEARTBEAT_TTL_S)
+
+
+def worker_alive_write(*, store: "redis.Redis[bytes]") -> None:
+    """Says that a worker process lives. Raises: redis.RedisError."""
+    store.set(WORKER_ALIVE, str(timezone.now().timestamp()), ex=HEARTBEAT_TTL_S)
 
 
 def _to_row(entry_id: str, event: FleetEvent, keys: PoolKeys) -> FleetEventRecord:

@@ -1,13 +1,15 @@
 """Periodic tasks: doors to the services. The schedule stands in controlplane/celery.py."""
 
+import contextlib
 import functools
 
 import redis
 from celery import shared_task
+from celery.signals import heartbeat_sent
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.fleet import move_rows, publishing, services
+from controlplane.fleet import move_rows, publishing, services, wish_tidy
 from engine_pool.store import connect
 
 
@@ -34,9 +36,22 @@ def publish_pools() -> None:
 
 
 @shared_task
+def tidy_wishes() -> None:
+    """Removes wishes that are fulfilled, and those for instances that are not there any more."""
+    wish_tidy.wishes_tidy(now=timezone.now())
+
+
+@shared_task
 def forget_old_records() -> None:
     """Keeps the tables from growing for ever."""
     services.records_forget(older_than_days=settings.RECORDS_KEPT_DAYS)
+
+
+@heartbeat_sent.connect
+def say_alive(**_: object) -> None:
+    """Tells that this worker lives, also when beat gives it nothing to do. Every two seconds."""
+    with contextlib.suppress(redis.RedisError):
+        services.worker_alive_write(store=_store())
 
 
 @shared_task

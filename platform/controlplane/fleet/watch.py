@@ -4,20 +4,24 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import redis
-from django.db import DatabaseError, close_old_connections, connection
+from django.db import connection
 
-from controlplane.fleet import charts, parts
+from controlplane.fleet import charts
 from controlplane.fleet.choice import served_pool
 from controlplane.fleet.latency import LatencyWindow, read_buckets
 from controlplane.fleet.observer import LOOK_EVERY_S, Observer
 from controlplane.fleet.rebalancing_metrics import RebalancerCollector
 from controlplane.gateway.metrics import TTFT_S
+from controlplane.gateway.records import records_wait
 from engine_pool import view
 from engine_pool.client import PoolClient, pool_client, served_clients
+from engine_pool.questions import Question
 from engine_pool.rebalancing_facts import RebalancingFacts, read_facts
 from engine_pool.served_model import DEFAULT_MODEL
 from engine_pool.types import FleetSample
@@ -29,6 +33,7 @@ PROBE_TIMEOUT_S: Final = 2.0
 SEED_TRIES: Final = 6
 """Looks, half a second apart, for which the past waits until the first instances are known."""
 WORKER_HEARTBEAT_KEY: Final = "ferry:worker-heartbeat"
+WORKER_ALIVE_KEY: Final = "ferry:worker-alive"
 
 
 class Watch:
@@ -101,33 +106,31 @@ class Watch:
 
     async def probe(self) -> None:
         """Asks the database, and the store for the signs of life of pool and worker."""
-        known = self.observer.probes
-        database = await self._database_answers()
-        sample, beat = known.pool_sample_unix_s, known.worker_heartbeat_unix_s
+        reads = await database_question.answered()
+        probes = self.observer.probes
+        # One that reads and takes no rows is no better for whoever must write.
+        database = reads and not records_wait()
+        if database != probes.database_answers:
+            probes = replace(probes, database_answers=database, database_since_unix_s=time.time())
+        ray = None if self.client.ray is None else self.client.ray.answers
+        if ray != probes.ray_answers:
+            probes = replace(probes, ray_answers=ray, ray_since_unix_s=time.time())
+        self.observer.probes = replace(probes, database_reads=reads)
         with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
-            sample, beat = await self._signs_of_life()
+            await self._look_for_signs_of_life()
             await self._look_at_rebalancing()
-        changed = database != known.database_answers
-        self.observer.probes = parts.Probes(
-            store_answers=known.store_answers,
-            store_since_unix_s=known.store_since_unix_s,
-            database_answers=database,
-            database_since_unix_s=time.time() if changed else known.database_since_unix_s,
-            pool_sample_unix_s=sample,
-            worker_heartbeat_unix_s=beat,
-            observed_since_unix_s=known.observed_since_unix_s,
-        )
 
-    async def _signs_of_life(self) -> tuple[float | None, float | None]:
+    async def _look_for_signs_of_life(self) -> None:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             newest = await self._store.xrevrange(self.client.config.keys.samples, count=1)
             beat = await self._store.get(WORKER_HEARTBEAT_KEY)
-        sample = view.decode_sample(newest[0][1][b"s"]).at_unix_s if newest else None
-        try:
-            return sample, None if beat is None else float(beat)
-        except ValueError:
-            logger.error("%s is no time: %r", WORKER_HEARTBEAT_KEY, beat[:40])
-            return sample, None
+            alive = await self._store.get(WORKER_ALIVE_KEY)
+        self.observer.probes = replace(
+            self.observer.probes,
+            pool_sample_unix_s=view.decode_sample(newest[0][1][b"s"]).at_unix_s if newest else None,
+            worker_heartbeat_unix_s=_time_of(WORKER_HEARTBEAT_KEY, beat),
+            worker_alive_unix_s=_time_of(WORKER_ALIVE_KEY, alive),
+        )
 
     async def _look_at_rebalancing(self) -> None:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -136,20 +139,28 @@ class Watch:
             except ValueError as error:
                 logger.error("what the store says of rebalancing cannot be read: %s", error)
 
-    async def _database_answers(self) -> bool:
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                return await asyncio.to_thread(_ask_database)
-        except (DatabaseError, OSError, TimeoutError):
-            return False
+
+def _time_of(key: str, text: bytes | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        logger.error("%s is no time: %r", key, text[:40] if text else text)
+        return None
 
 
 def _ask_database() -> bool:
-    # A thread of its own keeps its connection; one that went bad must not be asked again.
-    close_old_connections()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
-        return cursor.fetchone() == (1,)
+    try:
+        with connection.cursor() as cursor:
+            # A table of ours: SQLite makes an empty file of one that was removed, without a word.
+            cursor.execute("SELECT 1 FROM django_migrations LIMIT 1")
+            return cursor.fetchone() == (1,)
+    finally:
+        # Its thread ends with the question.
+        connection.close()
+
+
+database_question: Final = Question("database probe", _ask_database, PROBE_TIMEOUT_S)
+"""This process's, for all of its pools."""
 
 
 _watches: dict[str, Watch] = {}
@@ -170,6 +181,16 @@ def fleet_watch(pool: str = "") -> Watch:
 def all_watches() -> list[Watch]:
     """Returns the watches on all pools, the default one first."""
     return [fleet_watch(c.config.pool) for c in served_clients()] or [fleet_watch()]
+
+
+def degraded(clients: Sequence[PoolClient]) -> dict[str, bool]:
+    """Returns of each part that these pools need whether it does not answer now, as this process
+    sees it; empty before anything watches."""
+    found: dict[str, bool] = {}
+    for watch in [w for w in list(_watches.values()) if w.client in clients]:
+        for part in watch.observer.look().parts:
+            found[part.key] = found.get(part.key, False) or part.answers is False
+    return found
 
 
 def watches_start() -> None:

@@ -16,6 +16,7 @@ from controlplane.gateway.key_access import authenticate
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.responses import ResponseEvents, to_chat_body
 from controlplane.gateway.views import resume_completion
+from controlplane.leaving import GOING_AWAY, leaving
 from controlplane.tenants.key_cache import KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 
@@ -27,7 +28,6 @@ AUTH_TIMEOUT_S: Final = 10.0
 MESSAGE_MAX_CHARS: Final = 16 * 1024 * 1024
 """As of a body over HTTP."""
 
-GOING_AWAY: Final = 1001
 POLICY: Final = 1008
 INTERNAL: Final = 1011
 TRY_LATER: Final = 1013
@@ -49,9 +49,21 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
         self._answer: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_cancelling = False
+        self._is_closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """As in leaving.Socket."""
+        return self._answer is not None and not self._answer.done()
+
+    async def go_away(self) -> None:
+        """As in leaving.Socket; a stream that is let go of says so first (`_run`)."""
+        if not self.is_busy:
+            await self._close(GOING_AWAY)
 
     async def connect(self) -> None:
         await self.accept()
+        leaving.sockets.add(self)
         if self.pools.is_stopping:
             await self.close(GOING_AWAY)
             return
@@ -66,6 +78,8 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             )
 
     async def disconnect(self, code: int) -> None:
+        self._is_closed = True
+        leaving.sockets.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
         await self._stop_answer()
@@ -149,10 +163,12 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             async for event in stream:
                 await self._say(event)
             if self.pools.is_stopping:
-                await self.close(GOING_AWAY)
+                await self._close(GOING_AWAY)
         except ApiError as error:
             limits.count_rejection(error)
             await self._say(events.failed(_facts(error)))
+            if self.pools.is_stopping:
+                await self._close(GOING_AWAY)
         except asyncio.CancelledError:
             if self._is_cancelling:
                 await self._say(events.cancelled())
@@ -169,6 +185,12 @@ class ResponsesConsumer(AsyncWebsocketConsumer):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._answer
             self._answer = None
+
+    async def _close(self, code: int) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            await self.close(code)
+        leaving.sockets.discard(self)
 
     async def _say(self, event: str | None) -> None:
         if event is not None:

@@ -69,6 +69,9 @@ _POOL_STATUS = {
     "permission_denied": (403, None),
 }
 
+_RESUMABLE = ("server_stopping",)
+"""Codes of streams whose engines go on with them."""
+
 
 def _type_of(status: int) -> str:
     if status >= 500:
@@ -91,6 +94,14 @@ def error_body(error: ApiError) -> dict[str, dict[str, object]]:
 def error_json(error: ApiError) -> str:
     """Returns `error_body` as JSON."""
     return json.dumps(error_body(error), ensure_ascii=False)
+
+
+def broken_off_json(error: PoolError) -> str:
+    """Returns what a stream says that ends with a failure of the pool: `resumable` tells whether
+    it goes on after its last event's id, at any web process, or must be sent again."""
+    body = error_body(to_api_error(error))
+    body["error"]["resumable"] = error.code in _RESUMABLE
+    return json.dumps(body, ensure_ascii=False)
 
 
 def to_api_error(error: PoolError) -> ApiError:

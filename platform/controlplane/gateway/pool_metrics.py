@@ -8,6 +8,7 @@ from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controlplane.fleet.watch import degraded
 from engine_pool.types import InstanceLoad, PriorityClass
 from engine_pool.view import Change
 from migration.report import ABORT_CODES, MoveReport
@@ -162,14 +163,18 @@ def _queues(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
 def _degraded(runtimes: Sequence["Runtime"]) -> Metric:
     clients = [runtime.client for runtime in runtimes]
     away = {
+        # By what this process itself meets, and by what it sees of all parts (fleet/parts.py).
         "store": any(not c.view.store_connected for c in clients),
         "ray": any(c.ray is not None and not c.ray.is_joined for c in clients),
         "database": any(runtime.records.is_behind for runtime in runtimes),
         "front_end": any(runtime.front is None for runtime in runtimes),
     }
+    for part, is_away in degraded(clients).items():
+        away[part] = away.get(part, False) or is_away
     family = GaugeMetricFamily(
         "ferry:degraded",
-        "1 while a dependency does not answer, seen from this web process.",
+        "1 while a dependency does not answer, seen from this web process: store, database, worker,"
+        " beat, ray, pool, engines, front_end.",
         labels=["dependency"],
     )
     for dependency, is_away in away.items():

@@ -14,7 +14,7 @@ from typing import Final
 import redis
 
 from controlplane.gateway.errors import ApiError
-from controlplane.gateway.runtime import Runtime
+from controlplane.gateway.runtime import DRAINING, Runtime
 from controlplane.tenants.selectors import KeyPolicy
 from engine_pool.client import PoolClient, pool_client, serve_clients
 from engine_pool.config import PoolConfig
@@ -62,6 +62,7 @@ class Pools:
         self._listeners: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
+        self._is_draining = False
         self._is_stopping = False
         self._is_started = False
 
@@ -127,6 +128,8 @@ class Pools:
 
     def not_ready(self) -> str | None:
         """Returns why no chat would be answered now, None when one would."""
+        if self._is_draining:
+            return DRAINING
         reasons = [runtime.not_ready() for runtime in self.all()]
         if not reasons:
             return "no pool is switched on"
@@ -143,6 +146,12 @@ class Pools:
         for runtime in self.all():
             await runtime.start()
         self._tasks = [asyncio.create_task(self._follow(), name="wanted pools")]
+
+    def begin_drain(self) -> None:
+        """Says that nothing new should be sent here; serves on."""
+        self._is_draining = True
+        for runtime in self.all():
+            runtime.is_draining = True
 
     def begin_stop(self) -> None:
         """Takes no new requests, of any pool (Runtime.begin_stop)."""

@@ -1,6 +1,7 @@
 """One row a request, written when it has ended, in batches, off the path of any request."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final
+from weakref import WeakSet
 
 from django.db import DatabaseError, close_old_connections
 
@@ -25,21 +27,39 @@ WRITE_EVERY_S: Final = 1.0
 WAITING_MAX: Final = 10_000
 """Rows kept while the database is away, about 10 MB; then the oldest are dropped, and said so."""
 BATCH_ROWS: Final = 500
+WRITE_PATIENCE_S: Final = 5.0
+"""A batch is written within a fraction of a second; one that takes so long waits for the
+database."""
+LAST_WRITE_S: Final = 2.0
+"""For the rows that wait when the process ends; the worker writes what is missing then, from the
+requests' logs (usage/unbilled.py)."""
+
+
+_writers: Final["WeakSet[RecordWriter]"] = WeakSet()
+
+
+def records_wait() -> bool:
+    """Says whether rows of this process wait, since the database did not take them."""
+    return any(writer.is_behind for writer in list(_writers))
 
 
 class RecordWriter:
-    """One a web process; `run` is the caller's task."""
+    """One a pool and web process; `run` is the caller's task."""
 
     def __init__(self) -> None:
         self._waiting: deque[RequestRecord] = deque()
         self._dropped = 0
         self._is_behind = False
+        self._writing_since_s: float | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="records")
+        _writers.add(self)
 
     @property
     def is_behind(self) -> bool:
-        """The last batch could not be written."""
-        return self._is_behind
+        """The last batch could not be written, or takes long."""
+        since_s = self._writing_since_s
+        hangs = since_s is not None and time.monotonic() - since_s > WRITE_PATIENCE_S
+        return self._is_behind or hangs
 
     def add(
         self,
@@ -73,13 +93,16 @@ class RecordWriter:
                 await asyncio.sleep(WRITE_EVERY_S)
                 await self._write()
         finally:
-            await self._write()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WRITE_S):
+                    await self._write()
             self._thread.shutdown(wait=False)
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH_ROWS, len(self._waiting)))]
+            self._writing_since_s = time.monotonic()
             try:
                 await loop.run_in_executor(self._thread, _insert, batch)
             except DatabaseError as error:
@@ -87,6 +110,8 @@ class RecordWriter:
                 self._is_behind = True
                 logger.warning("request records wait for the database: %s", type(error).__name__)
                 return
+            finally:
+                self._writing_since_s = None
             self._is_behind = False
         if self._dropped:
             logger.error("%d request records were dropped meanwhile", self._dropped)

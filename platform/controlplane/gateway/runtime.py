@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S: Final = 1.0
 """Between two rounds for ended requests."""
-LET_GO_AFTER_S: Final = 2.0
-"""Below the 3 s that the server is given for its open connections when it stops (ops/parts.py)."""
+DRAINING: Final = "draining"
+"""What readiness says while this process serves only what is here already."""
 _loading: Final = threading.Lock()
 LOAD_RETRY_S: Final = 5.0
 """Between two tries to load the front end, e.g. while the model is still being prepared."""
@@ -49,6 +49,8 @@ class Runtime:
         self.records = RecordWriter()
         pool_collector.follow(self)
         self.front: FrontEnd | None = None
+        self.is_draining = False
+        """It serves on, but nothing new should be sent here."""
         self.is_stopping = False
         self._load_failure = ""
         self._ended: list[str] = []
@@ -76,16 +78,14 @@ class Runtime:
         ]
 
     def begin_stop(self) -> None:
-        """Takes no new requests; lets those under way end for a moment, then lets go of them.
-
-        Their engines go on, so that the clients resume at another web process.
-        """
+        """Takes no new requests, and lets go of those under way: their engines go on, so that the
+        clients resume at another web process."""
         if not self.is_stopping:
             self.is_stopping = True
             self.client.dispatcher.give_up_waiting(
                 ServerStopping("This server is stopping; send the request again.")
             )
-            asyncio.get_running_loop().call_later(LET_GO_AFTER_S, self.client.reader.let_go)
+            self.client.reader.let_go()
 
     async def stop(self) -> None:
         """Ends what `start` began; writes the records that wait."""
@@ -100,10 +100,10 @@ class Runtime:
             await asyncio.to_thread(self.front.llm.shutdown)
 
     def not_ready(self) -> str | None:
-        """Returns why a chat would not be answered now, None when it would."""
+        """Returns why no chat should be sent here now, None when it would be answered."""
         view = self.client.view
-        if self.is_stopping:
-            return "this server is stopping"
+        if self.is_draining or self.is_stopping:
+            return DRAINING
         if self.front is None:
             return self._load_failure or "the front end is loading"
         if not (view.store_connected and self.client.reader.is_connected):
@@ -121,7 +121,7 @@ class Runtime:
         """Returns the front end. Raises: ApiError 503 when a request could not be served now."""
         view = self.client.view
         if self.front is None or self.is_stopping:
-            reason = self.not_ready()
+            reason = "this server is stopping" if self.is_stopping else self.not_ready()
             raise ApiError(
                 503, f"Not ready: {reason}.", "server_is_overloaded", retry_after_s=STARTING_RETRY_S
             )

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from controlplane.fleet.watch import degraded
 from controlplane.gateway import completions, idempotency, limits, resume
 from controlplane.gateway.completions import Completion, EventStream
 from controlplane.gateway.errors import ApiError
@@ -53,9 +54,12 @@ class Views:
 
     async def readyz(self, request: ApiRequest) -> ApiResponse:
         reason = self._pools.not_ready()
-        if reason is None:
-            return ApiResponse(body=b'{"status":"ready"}')
-        return ApiResponse(503, json.dumps({"reason": reason}).encode())
+        away = degraded([runtime.client for runtime in self._pools.all()])
+        parts = sorted(part for part, is_away in away.items() if is_away)
+        # What is degraded is told, and does not count while requests are served without it.
+        known = {"status": "ready"} if reason is None else {"reason": reason}
+        body = json.dumps({**known, **({"degraded": parts} if parts else {})})
+        return ApiResponse(200 if reason is None else 503, body.encode())
 
     async def metrics(self, request: ApiRequest) -> ApiResponse:
         return ApiResponse(body=generate_latest(), content_type=CONTENT_TYPE_LATEST)

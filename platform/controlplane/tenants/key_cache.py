@@ -60,6 +60,8 @@ class KeyCache:
         self._pending: dict[str, asyncio.Future[_Entry]] = {}
         self._used: dict[int, datetime] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keys")
+        self._notes = ThreadPoolExecutor(max_workers=1, thread_name_prefix="use of keys")
+        self._noting: asyncio.Future[None] | None = None
 
     async def find(self, text: str) -> KeyPolicy | None:
         """Returns what a key allows, None when it is wrong, expired or revoked.
@@ -107,8 +109,8 @@ class KeyCache:
     def _read(self, public_id: str, known: _Entry | None) -> "asyncio.Future[_Entry]":
         """Begins one query, for all requests that wait for the same key."""
         loop = asyncio.get_running_loop()
-        used, self._used = self._used, {}
-        pending = loop.run_in_executor(self._thread, self._query_now, public_id, known, used)
+        self._note_used(loop)
+        pending = loop.run_in_executor(self._thread, self._query_now, public_id, known)
         self._pending[public_id] = pending
         pending.add_done_callback(lambda done: self._note_read(public_id, done))
         return pending
@@ -122,15 +124,29 @@ class KeyCache:
         while len(self._entries) > ENTRIES_MAX:
             self._entries.popitem(last=False)
 
-    def _query_now(self, public_id: str, known: _Entry | None, used: dict[int, datetime]) -> _Entry:
+    def _note_used(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Writes when keys were used, apart from reading them: a database that takes no rows, or
+        is slow to, must not keep keys from being found."""
+        if self._used and (self._noting is None or self._noting.done()):
+            used, self._used = self._used, {}
+            self._noting = loop.run_in_executor(self._notes, _write_used, used)
+
+    def _query_now(self, public_id: str, known: _Entry | None) -> _Entry:
         close_old_connections()
         policy = self._query(public_id=public_id)
-        if used:
-            keys_note_used(used=used)
         entry = _Entry(policy, self._clock())
         if known is not None:
             entry.used_written_s = known.used_written_s
         return entry
+
+
+def _write_used(used: dict[int, datetime]) -> None:
+    close_old_connections()
+    try:
+        keys_note_used(used=used)
+    except DatabaseError as error:
+        # It is told again with the key's next use.
+        logger.info("the use of %d keys was not noted: %s", len(used), type(error).__name__)
 
 
 def _matches(presented: PresentedKey, policy: KeyPolicy, now: datetime) -> bool:

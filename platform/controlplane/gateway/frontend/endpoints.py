@@ -7,7 +7,7 @@ from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.exceptions import GenerationError, VLLMValidationError
 
 from controlplane.gateway.call import current_call
-from controlplane.gateway.errors import ApiError, error_json, to_api_error
+from controlplane.gateway.errors import ApiError, broken_off_json, error_json
 from controlplane.gateway.frontend.llm import StreamFailed
 from controlplane.gateway.frontend.mapping import from_validation
 from engine_pool.errors import PoolError
@@ -17,9 +17,7 @@ class _OurErrors:
     """Gives errors in mid-stream our shape (mixin for vLLM's serving classes)."""
 
     def _convert_generation_error_to_streaming_response(self, e: GenerationError) -> str:
-        return error_json(
-            to_api_error(e.error if isinstance(e, StreamFailed) else PoolError(str(e)))
-        )
+        return broken_off_json(e.error if isinstance(e, StreamFailed) else PoolError(str(e)))
 
     def create_streaming_error_response(self, message: Any, *args: Any, **kwargs: Any) -> str:
         if isinstance(message, VLLMValidationError):
