@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 
 from controlplane.fleet.tiles import DASH
 
-Kind = Literal["whole", "number", "decimal", "text", "switch"]
+Kind = Literal["whole", "number", "decimal", "text", "switch", "choice"]
 NOW: Final = "now"
 AT_START: Final = "start"
 TEXT_MAX_CHARS: Final = 500
@@ -35,6 +35,8 @@ class Field:
     """Empty means none: no limit, or the pool's own value."""
     empty_words: str = "none"
     """What an empty one means."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """Of a choice: what is stored, and its words."""
 
 
 class Shown(NamedTuple):
@@ -136,6 +138,8 @@ def field_errors(problem: ValidationError, fields: Iterable[Field]) -> tuple[dic
 def _words(field: Field, value: Any) -> str:
     if field.kind == "switch":
         return "on" if value else "off"
+    if field.kind == "choice":
+        return dict(field.choices).get(value, str(value))
     return written(field, value) or (field.empty_words if field.is_optional else DASH)
 
 
@@ -147,6 +151,10 @@ def _value(field: Field, text: str) -> Any:
         if field.is_optional:
             return None if field.kind != "text" else ""
         raise ValueError("must not be empty")
+    if field.kind == "choice":
+        if text not in dict(field.choices):
+            raise ValueError(f"is none of {', '.join(dict(field.choices))}")
+        return text
     if field.kind == "text":
         if len(text) > TEXT_MAX_CHARS:
             raise ValueError(f"is longer than {TEXT_MAX_CHARS} characters")

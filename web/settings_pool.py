@@ -44,6 +44,35 @@ BAND: Final = (
     Field("band_high_steps", "Shrinks over", "Average freeness over which it is too large.",
           "number", "steps", "960"),
 )  # fmt: skip
+SCALING: Final = (
+    Field("scaling_mode", "Mode",
+          "Advise: decisions are stored and shown, and nobody acts on them.",
+          "choice", "", "off",
+          choices=(("off", "off"), ("advise", "advise"), ("act", "act"))),
+    *BAND,
+    Field("grow_after_s", "Grows after", "So long under the band, an instance is added.",
+          "number", "s", "0"),
+    Field("shrink_after_s", "Shrinks after", "So long over the band, an instance is drained.",
+          "number", "s", "60"),
+    Field("grow_cooldown_s", "Pause after growth", "Until the next instance is added.",
+          "number", "s", "0"),
+    Field("shrink_cooldown_s", "Pause before shrinking",
+          "After any change, until an instance is drained.", "number", "s", "120"),
+    Field("ttft_attainment_floor", "First tokens in time",
+          "Share, 0 to 1, of requests within their TTFT target, queue included; under it the pool"
+          " grows. Empty: this does not count.",
+          "number", "share", "none", is_optional=True, empty_words="does not count"),
+)  # fmt: skip
+TO_ZERO: Final = (
+    Field("zero_after_s", "To zero after",
+          "Idle for so long, the last instance is stopped as well; needs “at least” 0.",
+          "number", "s", "never", is_optional=True, empty_words="never"),
+    Field("hold_s", "Requests wait",
+          "For the first instance of a pool at zero, while the mode is act; 0: refused at once.",
+          "number", "s", "60"),
+    Field("hold_max", "So many wait", "At the same time, in one web process; others get 503.",
+          "whole", "requests", "100"),
+)  # fmt: skip
 REBALANCING: Final = (
     Field("rebalance_below_steps", "Gives under",
           "An instance less free than this gives running requests away.",
@@ -103,7 +132,8 @@ def groups_of(environment: PoolConfig) -> tuple[Group, ...]:
             "model", "Model", "model and name change only while the pool is off", MODEL, Role.OWNER
         ),
         Group("instances", "Instances", "changes begin within a second", INSTANCES),
-        Group("band", "Band of scaling", "average freeness of its instances", BAND),
+        Group("scaling", "Scaling", "how many instances there are, by itself", SCALING),
+        Group("zero", "Scale to zero", "and back, when somebody asks", TO_ZERO),
         Group("rebalancing", "Rebalancing", "which running requests move", REBALANCING),
         Group("limits", "Limits", "over all tenants and web processes", LIMITS),
         Group(
@@ -154,7 +184,8 @@ _ENGINE_ERROR: Final = re.compile(r"(?P<name>\w+)(?:='.*?')?: (?P<words>.+)", re
 _PLAIN: Final = (
     Group("", "", "", MODEL),
     Group("", "", "", INSTANCES),
-    Group("", "", "", BAND),
+    Group("", "", "", SCALING),
+    Group("", "", "", TO_ZERO),
     Group("", "", "", REBALANCING),
     Group("", "", "", LIMITS),
 )

@@ -20,6 +20,7 @@ from controlplane.fleet.pool_services import (
     pool_remove,
     pool_update,
 )
+from controlplane.scaling.models import ScalingWindow
 from controlplane.tenants.access import Access, Role
 from controlplane.tenants.models import ClassSettings
 from controlplane.tenants.services import class_update
@@ -198,3 +199,28 @@ def test_a_class_is_published_with_the_pools(
     rule = wanted().classes[PriorityClass.HIGH]
     assert (rule.headroom_share, rule.ageing_s, rule.is_preemptible) == (0.5, 3.0, True)
     assert store.exists("ferry:pools")
+
+
+def test_bounds_that_leave_a_window_outside_name_the_field(default: Pool) -> None:
+    ScalingWindow.objects.create(
+        pool=default, name="mornings", begins="08:00", ends="12:00", min_instances=2,
+        max_instances=6,
+    )  # fmt: skip
+    for changes, field in (
+        ({"min_instances": 3, "instances": 4}, "min_instances"),
+        ({"max_instances": 5}, "max_instances"),
+    ):
+        with pytest.raises(ValidationError) as refused:
+            pool_update(access=OPERATOR, pool=default, changes=changes)
+        assert "window mornings wants" in refused.value.message_dict[field][0]
+    ScalingWindow.objects.update(is_enabled=False)
+    assert pool_update(access=OPERATOR, pool=default, changes={"max_instances": 5}).version == 2
+
+
+def test_requests_are_held_only_while_the_loop_acts(default: Pool) -> None:
+    """Nobody would wake the pool otherwise."""
+    held = {}
+    for mode in ("off", "advise", "act"):
+        pool_update(access=OPERATOR, pool=default, changes={"scaling_mode": mode, "hold_s": 30.0})
+        held[mode] = wanted().pools[0].hold_s
+    assert held == {"off": 0.0, "advise": 0.0, "act": 30.0}

@@ -53,12 +53,15 @@ def form_of(html: str, action: str, **changed: str) -> dict[str, str]:
         is_off = "checkbox" in tag and " checked" not in tag
         if name and not is_off:
             sent[name[1]] = value[1] if value else ""
+    for name, options in re.findall(r'<select[^>]* name="([^"]+)"[^>]*>(.*?)</select>', form[0]):
+        chosen = re.search(r'<option value="([^"]*)" selected', options)
+        sent[name] = chosen[1] if chosen else ""
     sent.pop("csrfmiddlewaretoken", None)
     sent |= changed
     return {name: value for name, value in sent.items() if value or name not in SWITCHES}
 
 
-SWITCHES = ("is_enabled", "is_preemptible")
+SWITCHES = ("is_enabled", "is_preemptible", "is_rolling")
 
 
 def test_a_pool_has_every_setting_with_unit_and_default(
@@ -121,6 +124,11 @@ def test_an_own_engine_setting_goes_back_to_the_environments(
         pytest.param({"kv_cache_gib": "-1"}, "expected a number of at least 0.01", id="engine"),
         pytest.param({"engine": "gpt"}, "expected vllm or simulated", id="engine-kind"),
         pytest.param({"served_model_name": "big"}, "only while the pool is off", id="running"),
+        pytest.param({"zero_after_s": "60"}, "needs min_instances 0", id="zero"),
+        pytest.param({"shrink_after_s": "9000000"}, "a week", id="too-long"),
+        pytest.param({"hold_s": "601"}, "less than or equal to 600", id="hold"),
+        pytest.param({"hold_max": "0"}, "must be at least 1", id="nobody-held"),
+        pytest.param({"ttft_attainment_floor": "1.5"}, "less than or equal to 1", id="share"),
     ],
 )
 def test_a_wrong_setting_is_told_at_its_field(
@@ -135,6 +143,26 @@ def test_a_wrong_setting_is_told_at_its_field(
     assert re.search(rf'id="f-{name}-error">[^<]*{re.escape(words)}', html)
     assert f'name="{name}" value="{value}"' in html
     assert Pool.objects.get(name="chat").version == 1
+
+
+def test_scaling_is_switched_on_with_its_times(pool_row: Pool, owners_client: Client) -> None:
+    url = "/pools/chat/settings/"
+    sent = form_of(
+        page(owners_client, url), url,
+        scaling_mode="act", shrink_after_s="90", min_instances="0", zero_after_s="600",
+    )  # fmt: skip
+    review = owners_client.post(url, sent)
+    text = text_of(review.content.decode())
+    assert "Mode off act now, within a second" in text
+    assert "To zero after never 600 s now" in text
+    again = form_of(review.content.decode(), url, save="1")
+    assert owners_client.post(url, again).status_code == 303
+    row = Pool.objects.get(name="chat")
+    assert (row.scaling_mode, row.shrink_after_s, row.zero_after_s) == ("act", 90.0, 600.0)
+    wrong = form_of(page(owners_client, url), url, scaling_mode="sometimes", save="1")
+    answer = owners_client.post(url, wrong)
+    assert answer.status_code == 400
+    assert "is none of off, advise, act" in answer.content.decode()
 
 
 def test_a_second_editor_is_told(pool_row: Pool, owners_client: Client) -> None:

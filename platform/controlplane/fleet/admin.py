@@ -31,11 +31,19 @@ class PoolAdmin(RoleAdmin):
     can_delete = True
     fieldsets = [
         (None, {"fields": ["name", "served_model_name", "model", "engine_settings"]}),
-        ("Instances", {"fields": ["is_enabled", "instances", "min_instances", "max_instances"]}),
+        ("Instances", {"fields": [
+            "is_enabled", "instances", "min_instances", "max_instances", "is_rolling",
+        ]}),
         ("Freeness", {
             "fields": [
                 "band_low_steps", "band_high_steps", "rebalance_below_steps",
                 "rebalance_above_steps",
+            ],
+        }),
+        ("Scaling", {
+            "fields": [
+                "scaling_mode", "grow_after_s", "shrink_after_s", "grow_cooldown_s",
+                "shrink_cooldown_s", "ttft_attainment_floor", "zero_after_s", "hold_s", "hold_max",
             ],
         }),
         ("Limits of all tenants together", {

@@ -81,6 +81,16 @@ class ScalingMode(models.TextChoices):
     ACT = "act"
 
 
+TIMES_OF_SCALING = (
+    "grow_after_s",
+    "shrink_after_s",
+    "grow_cooldown_s",
+    "shrink_cooldown_s",
+    "zero_after_s",
+)
+SCALING_TIME_MAX_S = 7 * 86_400.0
+"""Who waits for longer wants the loop off."""
+
 WANTED_CHOICES = [(w.value, w.value) for w in WantedState]
 LEFTOVER_CHOICES = [(x.value, x.value) for x in Leftover]
 
@@ -192,7 +202,7 @@ class Pool(Versioned):
         return self.name
 
     def clean(self) -> None:
-        """Raises: ValidationError for bounds that contradict each other."""
+        """Raises: ValidationError for settings that contradict each other, naming one of them."""
         if not self.min_instances <= self.max_instances:
             raise ValidationError({"max_instances": "must not be below min_instances"})
         if not self.min_instances <= self.instances <= self.max_instances:
@@ -203,6 +213,14 @@ class Pool(Versioned):
             raise ValidationError(
                 {"rebalance_above_steps": "must not be below rebalance_below_steps"}
             )
+        for name in TIMES_OF_SCALING:
+            value_s = getattr(self, name)
+            if value_s is not None and not value_s <= SCALING_TIME_MAX_S:
+                raise ValidationError({name: f"must be at most {SCALING_TIME_MAX_S:.0f}, a week"})
+        if self.zero_after_s is not None and self.min_instances > 0:
+            raise ValidationError({"zero_after_s": "needs min_instances 0"})
+        if self.hold_s > 0 and not self.hold_max:
+            raise ValidationError({"hold_max": "must be at least 1 where requests are held"})
 
 
 class WantedInstance(Wish):

@@ -35,6 +35,16 @@ OPERATOR_FIELDS: Final = (
     "requests_per_minute",
     "tokens_per_minute",
     "concurrency",
+    "is_rolling",
+    "scaling_mode",
+    "grow_after_s",
+    "shrink_after_s",
+    "grow_cooldown_s",
+    "shrink_cooldown_s",
+    "ttft_attainment_floor",
+    "zero_after_s",
+    "hold_s",
+    "hold_max",
 )
 """What an operator may change; the others need the owner."""
 OWNER_FIELDS: Final = ("model", "served_model_name", "engine_settings")
@@ -89,6 +99,7 @@ def pool_update(
     for name, value in values.items():
         setattr(after, name, value)
     _check_settings(after)
+    _check_windows(after)
     _check_model_name("served_model_name", after.served_model_name, after)
     changed = row_change(
         pool, values, access=access, action="pool_update", version=version, reason=reason
@@ -191,6 +202,18 @@ def _check_settings(pool: Pool) -> None:
     except ConfigError as error:
         field, _, why = str(error).partition(": ")
         raise ValidationError({field: why}) from None
+
+
+def _check_windows(pool: Pool) -> None:
+    """A window's bounds lie within the pool's own: its instances must, at every hour."""
+    for window in pool.scaling_windows.filter(is_enabled=True):
+        most = window.max_instances if window.max_instances is not None else window.min_instances
+        if window.min_instances < pool.min_instances:
+            why = f"window {window.name} wants {window.min_instances} and more; change it first"
+            raise ValidationError({"min_instances": why})
+        if most > pool.max_instances:
+            why = f"window {window.name} wants up to {most}; change it first"
+            raise ValidationError({"max_instances": why})
 
 
 def _check_model_name(field: str, name: str, pool: Pool | None) -> None:
