@@ -40,7 +40,7 @@ def decide(
     state: ScalingState,
     now_s: float,
 ) -> Checked:
-    """Decides one check; what it did counts as done in the state that it returns."""
+    """Decides one check. Whoever acts on it remembers `state.after(decision)`."""
     state = state.settled(now_s)
     if picture.silent:
         since_s = now_s if state.silent_since_s is None else state.silent_since_s
@@ -57,10 +57,7 @@ def decide(
             return stay("the average is no number", is_hold=True), state
     state = _remember(picture, average, rule, state, now_s)
     decision = _decide(picture, average, rule, headroom, state, now_s)
-    decision = replace(decision, average_steps=average)
-    if decision.drain is not None:
-        return decision, state.shrunk(now_s)
-    return decision, state.grown(now_s) if decision.is_growth else state
+    return replace(decision, average_steps=average), state
 
 
 def average_steps(
@@ -83,6 +80,8 @@ def _remember(
     def since(is_so: bool, before_s: float | None) -> float | None:
         return (now_s if before_s is None else before_s) if is_so else None
 
+    if picture.starting_tokens:
+        state = replace(state, starting_s=now_s)
     is_idle = picture.is_idle and not picture.is_demanded
     state = replace(state, idle_since_s=since(is_idle, state.idle_since_s))
     attained, floor = picture.attainment, rule.ttft_attainment_floor

@@ -109,6 +109,9 @@ class ScalingState:
     grown_s: float | None = None
     """When an instance was added, woken or undrained last."""
     shrunk_s: float | None = None
+    starting_s: float | None = None
+    """When an instance was starting last: how late first tokens were until then says nothing of
+    the pool that there is now."""
 
     def settled(self, now_s: float) -> "ScalingState":
         """Returns it with what is no number forgotten, and what lies in the future brought to
@@ -117,17 +120,23 @@ class ScalingState:
         known = {n: min(v, now_s) for n, v in values.items() if v is not None and math.isfinite(v)}
         return ScalingState(**known)
 
-    def grown(self, now_s: float) -> "ScalingState":
-        """Returns what is left after a growth: how long the pool had been outside its band
-        begins anew only by its average, so that a larger shortage is answered at once."""
-        return replace(self, grown_s=now_s, ttft_under_since_s=None, idle_since_s=None)
+    def after(self, decision: "ScalingDecision", now_s: float) -> "ScalingState":
+        """Returns what is left once a decision has been acted on.
+
+        How long the average has been under the band goes on after a growth: a larger shortage is
+        answered at once. After a drain everything begins anew.
+        """
+        if decision.drain is not None:
+            return replace(self.after_gap(), shrunk_s=now_s)
+        if decision.is_growth:
+            return replace(self, grown_s=now_s, ttft_under_since_s=None, idle_since_s=None)
+        return self
 
     def after_gap(self) -> "ScalingState":
         """Returns what still counts when nobody has looked for long: not how it was since then."""
-        return ScalingState(grown_s=self.grown_s, shrunk_s=self.shrunk_s)
-
-    def shrunk(self, now_s: float) -> "ScalingState":
-        return ScalingState(grown_s=self.grown_s, shrunk_s=now_s)
+        return ScalingState(
+            grown_s=self.grown_s, shrunk_s=self.shrunk_s, starting_s=self.starting_s
+        )
 
 
 @dataclass(frozen=True, slots=True)

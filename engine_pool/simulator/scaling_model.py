@@ -44,13 +44,14 @@ class Scaler:
             starting_tokens=[i.engine.standing.capacity_tokens for i in starting],
             undrainable=[s.instance for s in standings if s.is_draining],
         )
-        decision, self._state = decide(
+        decision, state = decide(
             picture,
             rule=self._rule,
             headroom=self._headroom,
             state=self._state,
             now_s=pool.now_s,
         )
+        self._state = state.after(decision, pool.now_s)
         for _ in range(decision.add):
             pool.start_instance()
         if decision.undrain is not None:

@@ -4,6 +4,7 @@ import os
 from typing import Final
 
 from celery import Celery
+from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -28,6 +29,9 @@ ROLL_UP_EVERY_S: Final = 5.0
 """What is not in the sums is added by whoever reads them; few rows, and it stays quick."""
 FIND_UNBILLED_EVERY_S: Final = 15.0
 """Often within the time that the store keeps ended streams."""
+WAKE_EVERY_S: Final = 1.0
+"""A request that waits for a pool at zero waits so long for somebody to see it; a start takes
+longer."""
 
 # A task that could not run in time is superseded by the next one: it must not pile up.
 app.conf.beat_schedule = {
@@ -73,6 +77,21 @@ app.conf.beat_schedule = {
     },
     "forget old sums": {
         "task": "controlplane.usage.tasks.forget_old_sums",
+        "schedule": FORGET_EVERY_S,
+        "options": {"expires": FORGET_EVERY_S},
+    },
+    "check scaling": {
+        "task": "controlplane.scaling.tasks.check",
+        "schedule": settings.SCALING_CHECK_S,
+        "options": {"expires": settings.SCALING_CHECK_S},
+    },
+    "wake pools at zero": {
+        "task": "controlplane.scaling.tasks.wake",
+        "schedule": WAKE_EVERY_S,
+        "options": {"expires": WAKE_EVERY_S},
+    },
+    "forget old decisions": {
+        "task": "controlplane.scaling.tasks.forget_old_decisions",
         "schedule": FORGET_EVERY_S,
         "options": {"expires": FORGET_EVERY_S},
     },

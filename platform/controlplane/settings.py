@@ -6,6 +6,7 @@ from pathlib import Path
 
 import environ
 import plotly
+from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import admin_settings
 from engine_pool.config import PoolConfig
@@ -269,6 +270,11 @@ WEB_GRACE_S = env.float("FERRY_WEB_GRACE_S", default=20.0)
 ended by then, and with what follows it stays below the 30 s that Kubernetes waits."""
 RECORDS_KEPT_DAYS = env.int("FERRY_RECORDS_KEPT_DAYS", default=30)
 """Rows of requests and fleet events that are older are deleted."""
+SCALING_CHECK_S = env.float("FERRY_SCALING_CHECK_S", default=5.0)
+"""Seconds between two checks of scaling: an engine takes longer to start, a spike fills one within
+some ten, and a check costs a pool a dozen short queries."""
+if not 1 <= SCALING_CHECK_S <= 300:
+    raise ImproperlyConfigured("FERRY_SCALING_CHECK_S: expected a number from 1 to 300")
 USAGE_KEPT_DAYS = env.int("FERRY_USAGE_KEPT_DAYS", default=400)
 """Hours' sums of usage and SLOs that are older are deleted; more than a year, to compare with."""
 TENANT_METRICS = env.bool("FERRY_TENANT_METRICS", default=False)

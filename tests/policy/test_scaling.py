@@ -38,13 +38,14 @@ def check(
     """All that drain do so by the loop's own wish."""
     draining = [s.instance for s in pool if s.is_draining]
     more = {"undrainable": draining} | more
-    return decide(
+    decision, after = decide(
         Picture(pool, starting, silent, **more),
         rule=rule,
         headroom=headroom,
         state=state or ScalingState(),
         now_s=now_s,
     )
+    return decision, after.after(decision, now_s)
 
 
 def change(decision):
@@ -166,7 +167,7 @@ def test_one_that_starts_counts_so_that_a_shortage_is_answered_once():
     decision, state = check(LOADED, starting=[16_000], state=UNDER)
     assert change(decision) == STAY
     assert decision.average_steps == pytest.approx(910)
-    assert state == ScalingState()
+    assert state == ScalingState(starting_s=NOW_S)
 
 
 def test_one_that_starts_is_not_always_enough():
@@ -210,7 +211,7 @@ def test_without_a_report_nothing_changes():
             None,
             "no report of a serving instance",
         )
-        assert after == state
+        assert after == replace(state, starting_s=NOW_S)
 
 
 def test_fewer_than_the_least_are_made_up_for_at_once():
