@@ -59,6 +59,7 @@ class ApiPool:
 
     def report(self, count: int) -> None:
         """Has so many instances report what they run."""
+        self.view.store_connected = True
         for status, load in fake_pool.reports(count, 1, time.time()):
             self.view.apply(status)
             self.view.apply(load)

@@ -33,6 +33,9 @@ from migration.report import MoveReport, MoveState
 
 POOL_SEEN_WITHIN_S: Final = 10.0
 """The pool process shows itself once a second; a web process looks for that every 2 s."""
+SETTLED_AFTER_S: Final = 2.0
+"""A wish is with the pool process within a second; what it has said before may be of an earlier
+one."""
 LEFT_SHOWN: Final = 100
 """Requests that are listed one by one; all are counted."""
 EMPTY_STATES: Final = (InstanceState.DRAINED, InstanceState.STOPPED)
@@ -214,6 +217,8 @@ def _why_not_safe(
         return "the pool process does not answer, so nobody checks it now"
     if status.state not in EMPTY_STATES:
         return _words_of(status)
+    if status.wanted not in LEAVING or seen < wish.since_unix_s + SETTLED_AFTER_S:
+        return "the pool process has not confirmed it yet"
     if status.drain is None or status.drain.verified_unix_s is None:
         return f"{status.state.value}, but not proven to be empty"
     if status.state is InstanceState.DRAINED:
