@@ -1,5 +1,6 @@
 """The supervisor with real processes: restarts, order, and nothing left behind."""
 
+import asyncio
 import json
 import os
 import re
@@ -12,9 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from circus.process import DEAD_OR_ZOMBIE, RUNNING
 
+from ops.parts import Part
 from ops.processes import find_marked, kill_marked
-from ops.supervisor import backoff_s
+from ops.supervisor import SupervisedPart, backoff_s
+from ops.terminal import PartLog
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
@@ -185,6 +189,34 @@ def test_a_part_that_does_not_go_is_killed_before_its_restart(start: Callable[..
     run.only("ray").kill()
     wait_for(lambda: any(other.pid != web.pid for other in run.marked("web")))
     wait_for(lambda: "web ended: killed by SIGKILL" in run.text())
+
+
+class DyingProcess:
+    """A process that lives when it is looked at first and is dead at the second look."""
+
+    pid = 1
+    started = 0.0
+
+    def __init__(self) -> None:
+        self._states = iter([RUNNING])
+
+    def is_alive(self) -> bool:
+        return True
+
+    @property
+    def status(self) -> object:
+        return next(self._states, DEAD_OR_ZOMBIE)
+
+
+def test_a_part_that_dies_while_it_is_looked_at_is_not_dropped_unseen(tmp_path: Path) -> None:
+    part = Part("web", tuple(SLEEP))
+    log = PartLog("web", tmp_path, show_all=False, on_line=lambda line: None)
+    watched = SupervisedPart(part, {}, tmp_path, log)
+    watched._status = "active"
+    dying = DyingProcess()
+    watched.processes[dying.pid] = dying
+    asyncio.run(watched.manage_processes())
+    assert watched.processes == {dying.pid: dying}
 
 
 def test_a_failed_setup_ends_the_start(start: Callable[..., Run]) -> None:
