@@ -81,6 +81,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.ContentSecurityPolicy",
     "servestatic.middleware.ServeStaticMiddleware",
+    "controlplane.database_away.WithoutDatabase",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -5,6 +5,7 @@ answer for pages.
 """
 
 import logging
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
+from controlplane import database_away
 from controlplane.api.problem import Problem
 from controlplane.errors import NotAllowed, NotVisible, Refused, VersionConflict
 from engine_pool.errors import PoolError, StoreUnavailable
@@ -167,6 +169,9 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
+    # Django calls this while it handles the error.
+    if database_away.is_away(sys.exc_info()[1]):
+        return database_away.answer(request)
     if not _is_api(request):
         return defaults.server_error(request)
     message = "Something broke here; it is in the server's log under the call's X-Request-Id."

@@ -193,6 +193,11 @@ def degraded(clients: Sequence[PoolClient]) -> dict[str, bool]:
     return found
 
 
+def database_is_away() -> bool:
+    """Says whether the database was asked lately and did not answer."""
+    return any(watch.observer.probes.database_reads is False for watch in list(_watches.values()))
+
+
 def watches_start() -> None:
     """Begins to watch the pools that are there and ends watching those that are gone. In the event
     loop; to be called again when pools have come or gone."""
