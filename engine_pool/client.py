@@ -21,6 +21,7 @@ from engine_pool.loss_watch import LossWatch
 from engine_pool.moves import MoveGate, Moves
 from engine_pool.outbox import EngineGate
 from engine_pool.ray_gate import RayGate
+from engine_pool.replays import Replays
 from engine_pool.store import connect_async
 from engine_pool.stream import FrameSink, Visit
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader
@@ -82,11 +83,12 @@ class PoolClient:
             store_timeout_s=config.store_timeout_s,
             status_of=self.view.statuses.get,
         )
-        self.watch = LossWatch(self.view, self.reader, self.log)
         self.ray = None if gate else RayGate(config)
         self.dispatcher = Dispatcher(
             self.view, self.reader, self.log, self.store, self._gate(gate), config
         )
+        self.replays = Replays(self.view, self.reader, self.log, self.dispatcher, config)
+        self.watch = LossWatch(self.view, self.reader, self.replays)
         self.sink.listener = self.dispatcher.note_frames
         self.moves = Moves(self.view, self._gate(gate), config.headroom)
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,6 +97,7 @@ class PoolClient:
         """Goes on with other settings of the same pool, as far as this side has any."""
         self.config = config
         self.dispatcher.use(config)
+        self.replays.use(config)
         self.moves.use(config.headroom)
 
     async def start(self) -> None:
@@ -105,6 +108,7 @@ class PoolClient:
             ("live view", self.view.run),
             ("token reader", self.reader.run),
             ("loss watch", self.watch.run),
+            ("replays", self.replays.run),
         ]
         if self.ray is not None:
             parts.append(("ray", self.ray.run))

@@ -101,6 +101,21 @@ class PoolConfig:
     orphan_grace_s: float = 30.0
     """FERRY_ORPHAN_GRACE_S: a request whose web process died goes on this long, so that it can be
     resumed."""
+    term_grace_s: float = 25.0
+    """FERRY_TERM_GRACE_S: how long an engine whose process gets SIGTERM is drained before what is
+    left goes on elsewhere from its log and the process ends. Below the 30 s after which Kubernetes
+    kills."""
+
+    replay: bool = True
+    """FERRY_REPLAY, on or off: whether requests whose engine was lost go on at another one from
+    their logs; off: they end with an error."""
+    replays_at_once: int = 8
+    """FERRY_REPLAYS_AT_ONCE, 1-1000: lost requests that a web process offers to engines at the same
+    time; the others wait in the order of their classes. Enough to fill a batch within a few steps,
+    too few to keep new requests away."""
+    replay_wait_s: float = 60.0
+    """FERRY_REPLAY_WAIT_S: how long a lost request waits for an engine to take it. Above a restart
+    of a small model's engine, below the patience of clients."""
 
     migration: bool = True
     """FERRY_MIGRATION, on or off: whether requests move between instances at all."""
@@ -145,6 +160,8 @@ class PoolConfig:
     """How long a request waits for an instance while none serves."""
     hold_max: int = 0
     """Requests that wait so at the same time, in one web process."""
+    knows_wishes: bool = False
+    """False: nothing is published yet, so engines stay as cordoned or drained as they are."""
     namespace: str = ""
     """Of its keys in the store and its instances' names; empty: the environment's own pool."""
 

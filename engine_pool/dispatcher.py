@@ -9,7 +9,7 @@ first fenced out of the log, so that two engines never write one stream.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -78,7 +78,7 @@ class Dispatcher:
         waits_s = time.monotonic()
         place = await self._chooser.first_place(wanted)
         waited_s = time.monotonic() - waits_s
-        streams = [Stream(i, submission.unread) for i in submission.ids]
+        streams = [Stream(i, submission.unread, order=submission.alone(i)) for i in submission.ids]
         try:
             for stream in streams:
                 self._reader.open(stream)
@@ -105,6 +105,27 @@ class Dispatcher:
         if place := other_place(self._live, stream):
             stream.place_at(place.instance, place)
         await self._reader.resume(stream)
+
+    async def send_again(
+        self, submission: Submission, excluded: Collection[InstanceName]
+    ) -> tuple[InstanceStatus, PoolError | None]:
+        """As in replays.Sender."""
+        wanted = self._chooser.wanted(submission)
+        place = self._chooser.place(wanted, excluded)
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                await self._store.publish(self._live.keys.fleet, view.encode_sent(place.sent))
+            refusals = await self._outbox(place.status.actor).submit(submission.requests)
+        except (redis.RedisError, OSError, TimeoutError) as error:
+            self._chooser.give_back(wanted, place)
+            raise StoreUnavailable("The store does not answer; try again soon.") from error
+        except InstanceLost as error:
+            self._chooser.give_back(wanted, place)
+            return place.status, error
+        if refusals:
+            self._chooser.give_back(wanted, place)
+            return place.status, EngineRefused(next(iter(refusals.values())))
+        return place.status, None
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Ends those of the requests whose streams are open here, at their engines too; also one

@@ -32,11 +32,6 @@ class Lost(msgspec.Struct, array_like=True, frozen=True, tag="l"):
     has_run: bool = True
     """It may have been in the engine's batch; not: it was seen in the queue only."""
 
-    @property
-    def life(self) -> tuple[str, str]:
-        """Which engine process it was."""
-        return self.instance, self.incarnation
-
 
 @dataclass(frozen=True, slots=True)
 class Marked:

@@ -1,33 +1,28 @@
-"""Notices that the engine behind a stream is gone, and writes that into the stream's log.
+"""Notices that the engine behind a stream is gone, and hands the request to the replays.
 
 Two signs. The pool says that the instance was lost, stopped or started anew: its requests died with
 it. Or the instance's reports do not show a request that has not ended: then the last message may
 have been lost, so the log is read once more, and if that does not help the engine has forgotten the
-request. The error goes into the log, not only to this reader: a later one sees the same end.
+request. What becomes of it then, and that it is lost indeed, is replays.py's business.
 
-A request may also have moved (whereabouts.py). Then the stream follows it, and nothing is ended; as
-long as a move may have brought it elsewhere, there is a short wait. The log has the last word: it
-is closed only while it ends with what this reader knows.
+A request may also have moved (whereabouts.py). Then the stream follows it, and nothing is lost; as
+long as a move may have brought it elsewhere, there is a short wait.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import Final
 
-import redis
-
 from engine_pool import view
-from engine_pool.errors import InstanceLost
 from engine_pool.live_view import DEAD_STATES, LiveView
+from engine_pool.log_marks import Lost
+from engine_pool.replay_tally import Cause
+from engine_pool.replays import Replays
 from engine_pool.stream import Stream
-from engine_pool.token_log import StreamError, TokenLogReader
 from engine_pool.token_reader import TokenReader
-from engine_pool.types import InstanceLoad, InstanceName, InstanceStatus
+from engine_pool.types import InstanceLoad, InstanceName, InstanceState, InstanceStatus
 from engine_pool.whereabouts import is_alive, is_from, may_arrive, other_place
 from migration.report import MoveReport, MoveState
-
-logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.5
 """Between two looks at the reports, which come at least every 0.1 s."""
@@ -45,20 +40,17 @@ reports every 0.1 s what it has, and its first token takes a step."""
 class LossWatch:
     """One a web process; `run` is the caller's task, ended by cancelling it."""
 
-    def __init__(self, live: LiveView, reader: TokenReader, log: TokenLogReader) -> None:
+    def __init__(self, live: LiveView, reader: TokenReader, replays: Replays) -> None:
         self._live = live
         self._reader = reader
-        self._log = log
-        self._lost: asyncio.Queue[tuple[Stream, InstanceName, str]] = asyncio.Queue()
+        self._replays = replays
         self._reports: dict[InstanceName, int] = {}
 
     async def run(self) -> None:
         """Watches for ever."""
         self._live.add_listener(self._on_change)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._end_lost())
-                tasks.create_task(self._tick())
+            await self._tick()
         finally:
             self._live.remove_listener(self._on_change)
 
@@ -146,46 +138,29 @@ class LossWatch:
     def _give_up(self, stream: Stream) -> None:
         instance, status = stream.instance, self._live.statuses.get(stream.instance)
         if is_alive(status, stream.incarnation):
-            text = f"The instance {instance} does not know this request any more."
+            cause, text = (
+                Cause.FORGOTTEN,
+                f"The instance {instance} does not know this request any more.",
+            )
+        elif status is None or status.state is InstanceState.STOPPED:
+            cause, text = Cause.LEFT, f"The instance {instance} was stopped."
         else:
-            why = status.cause if status and status.state in DEAD_STATES else "it was restarted"
-            text = f"The instance {instance} died ({why})."
-        self._lost.put_nowait((stream, instance, text))
-
-    async def _end_lost(self) -> None:
-        while True:
-            stream, lost, message = await self._lost.get()
-            try:
-                await self._end(stream, lost, message)
-            except (redis.RedisError, OSError, TimeoutError) as error:
-                # The reader ends the stream, if the store stays away; the ticks come back to it.
-                logger.warning("could not end %s: %s", stream.request_id, error)
-                stream.absent_ticks = 0
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                # Python 3.11's wait_for, which the store's client uses, swallows a cancellation
-                # that comes when its work is done.
-                raise asyncio.CancelledError
-
-    async def _end(self, stream: Stream, lost: InstanceName, message: str) -> None:
-        """Closes the log, unless somebody else goes on with it."""
-        last_entry, frame = await self._log.newest(stream.request_id)
-        is_open = stream in self._reader.streams_of([stream.request_id])
-        if not is_open or stream.instance != lost:
-            return
-        if frame is not None and frame.end > stream.end and frame.instance != lost:
-            status = self._live.statuses.get(InstanceName(frame.instance))
-            if is_alive(status, ""):
-                # Its frames are on their way here, or are read now: they take the stream there.
-                self._reader.reread(stream.request_id)
-                stream.absent_ticks = 0
-                return
-        is_done = await self._log.end_with_error(
+            why = status.cause if status.state in DEAD_STATES else "it was restarted"
+            cause, text = Cause.DIED, f"The instance {instance} died ({why})."
+        lost = Lost(
             stream.request_id,
-            instance=lost,
-            error=StreamError(InstanceLost.code, f"{message} Send the request again."),
-            if_last=last_entry,
+            instance,
+            # Also of a status that came later than the request: some name of this life.
+            stream.incarnation or (status.incarnation if status else "") or "gone",
+            text,
+            is_death=cause is Cause.DIED,
+            has_run=not self._was_queued(stream),
         )
-        if not is_done:
-            # A frame came between the two: looked at anew by the next ticks.
-            stream.absent_ticks = 0
+        self._replays.take(stream, lost, cause)
+
+    def _was_queued(self, stream: Stream) -> bool:
+        """Says whether the last report of its instance has a request in the queue."""
+        load = self._live.loads.get(stream.instance)
+        if load is None or (stream.incarnation and load.incarnation != stream.incarnation):
+            return False
+        return any(r.request_id == stream.request_id for r in load.waiting)

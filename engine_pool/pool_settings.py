@@ -35,6 +35,10 @@ INSTALLATION: Final[Mapping[str, Setting]] = {
     "log_live_s": Setting("FERRY_REQUEST_MAX_AGE_S", integer(10, 86_400)),
     "log_ended_s": Setting("FERRY_RESUME_S", integer(1, 86_400)),
     "orphan_grace_s": Setting("FERRY_ORPHAN_GRACE_S", number(0.0)),
+    "replay": Setting("FERRY_REPLAY", switch),
+    "replays_at_once": Setting("FERRY_REPLAYS_AT_ONCE", integer(1, 1000)),
+    "replay_wait_s": Setting("FERRY_REPLAY_WAIT_S", number(0.0)),
+    "term_grace_s": Setting("FERRY_TERM_GRACE_S", number(0.0)),
 }
 """The same for all pools, or a field of their rows."""
 ENGINE_SETTINGS: Final[Mapping[str, Setting]] = {

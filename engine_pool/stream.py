@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine_pool.errors import PoolError
+from engine_pool.log_marks import Lost, Marked
+from engine_pool.replay_rules import is_same_life
+from engine_pool.submission import Submission
 from engine_pool.token_log import TokenFrame
 from engine_pool.types import InstanceName, InstanceStatus
 
@@ -38,6 +41,13 @@ class Visit:
     gap_ms: float | None
     """Between its last frame from the origin and the first one from here. None when there is none
     from the origin, or when one of the two was read from the log: nobody saw then when it came."""
+    lost: tuple[Lost, ...] = ()
+    """Not a move: the lives that the request had lost since its last token, oldest first. It was
+    sent again after each."""
+
+    @property
+    def is_replay(self) -> bool:
+        return bool(self.lost)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +80,14 @@ class Stream:
     """While behind: set when the consumer has room again."""
     absent_ticks: int = 0
     """Successive looks at the instance's reports that did not show the request."""
+    order: Submission | None = None
+    """What it takes to send this request alone again; None: it cannot be sent again."""
+    why_no_replay: str = ""
+    """Why it cannot, in words; "": it can, where there is an order."""
+    losses: list[Marked] = field(default_factory=list)
+    """What the log says of lives that were lost since the newest frame, oldest first."""
+    known_epoch: int = 0
+    """Of the newest of all those."""
 
     @property
     def at_entry(self) -> str | None:
@@ -88,6 +106,14 @@ class Stream:
         self.actor = status.actor if status else ""
         self.absent_ticks = 0
 
+    def note_lost(self, mark: Marked) -> None:
+        """Takes a mark of the log; one that is known already changes nothing."""
+        if mark.epoch <= self.known_epoch:
+            return
+        self.known_epoch = mark.epoch
+        if not (self.losses and is_same_life(self.losses[-1].lost, mark.lost)):
+            self.losses.append(mark)
+
     def advance(self, frame: TokenFrame, heard_s: float | None) -> Visit | None:
         """Takes the next frame. Returns the visit that begins with it, None mostly.
 
@@ -95,12 +121,15 @@ class Stream:
         """
         visit = None
         # An error may be appended by anybody, in the name of an instance that is gone.
-        if frame.error is None and frame.instance != self.producer:
+        lost = tuple(m.lost for m in self.losses if m.epoch <= frame.epoch)
+        if frame.error is None and (lost or frame.instance != self.producer):
             instance = InstanceName(frame.instance)
             if self.producer:
-                visit = Visit(self.producer, instance, frame.start, self._gap_ms(heard_s))
+                gap_ms = self._gap_ms(heard_s)
+                visit = Visit(self.producer, instance, frame.start, gap_ms, lost)
                 self.visits.append(visit)
             self.producer = instance
+            self.losses = self.losses[len(lost) :]
         self.end = frame.end
         self.at = position(frame)
         self.heard_s = heard_s

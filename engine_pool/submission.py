@@ -1,7 +1,7 @@
 """What a web process wants of the pool for one prompt, and what became of it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine_pool.ports import EngineRequest
 from engine_pool.types import InstanceName
@@ -37,6 +37,12 @@ class Submission:
     def known_tokens(self) -> int:
         """Of the longest: its prompt, and what was produced of its answer before it was lost."""
         return max(r.prompt_tokens + len(r.output_token_ids) for r in self.requests)
+
+    def alone(self, request_id: str) -> "Submission":
+        """Returns what it takes to send one of the requests again, without what is in the record
+        already."""
+        [request] = [r for r in self.requests if r.request_id == request_id]
+        return replace(self, requests=[request], fields={})
 
     def demands(self, block_size_tokens: int, cached_tokens: int = 0) -> list[int]:
         """Returns the KV tokens that each request needs before it can run, in whole blocks.

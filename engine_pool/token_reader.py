@@ -10,6 +10,9 @@ A request that moves goes on in the next epoch, from another instance, right aft
 the one before: its stream sees neither gap nor repeat, takes the new place and tells its sink of
 the visit before the first frame from there.
 
+A request whose engine was lost goes on so too, and the log says before its first frame from
+elsewhere which life was lost (log_marks.py).
+
 Ends without a result are typed (errors.py): the store lost its memory or stays away, another
 process took the stream over. A dead instance is loss_watch.py's business.
 """
@@ -33,6 +36,7 @@ from engine_pool.errors import (
     StreamGone,
     StreamSuperseded,
 )
+from engine_pool.log_marks import Lost
 from engine_pool.stream import FrameSink, Stream, Visit, position
 from engine_pool.token_log import (
     Superseded,
@@ -84,6 +88,8 @@ class TokenReader:
         self.is_connected = False
         self.on_stray: Callable[[TokenFrame], None] = lambda frame: None
         """Gets each live frame of a request that has no stream here (any more)."""
+        self.on_leaving: Callable[[Stream, Lost], None] = lambda stream, lost: None
+        """Hears of each stream whose living engine sends it elsewhere."""
         self._incarnation: str | None = None
         self._streams: dict[str, Stream] = {}
         self._catching_up: dict[str, asyncio.Task[None]] = {}
@@ -151,6 +157,11 @@ class TokenReader:
             ServerStopping("This server is stopping; resume the stream with its last event's id.")
         )
 
+    def fail(self, stream: Stream, error: PoolError) -> None:
+        """Ends a stream here with an error, unless it has ended."""
+        if self._streams.get(stream.request_id) is stream:
+            self._end(stream.request_id, error)
+
     def fail_all(self, error: PoolError) -> None:
         """Ends all streams here with an error."""
         self._fail_all(error)
@@ -213,6 +224,9 @@ class TokenReader:
             for message in decode_all(blob):
                 if isinstance(message, Superseded):
                     self._end(message.request_id, _superseded())
+                elif isinstance(message, Lost):
+                    if (stream := self._streams.get(message.request_id)) is not None:
+                        self.on_leaving(stream, message)
                 elif (arrived := self._accept_live(message, now_s)) is not None:
                     accepted.append(arrived)
         except (msgspec.DecodeError, ValueError) as error:
@@ -291,7 +305,7 @@ class TokenReader:
             while stream.unread() > UNREAD_LOW:
                 stream.room.clear()
                 await stream.room.wait()
-            frames, last_entry = await self._log.read_after(
+            entries, last_entry = await self._log.read_all_after(
                 stream.request_id, after_entry=stream.at_entry, count=PAGE_FRAMES
             )
             if self._streams.get(stream.request_id) is not stream:
@@ -302,10 +316,13 @@ class TokenReader:
                 stream.is_behind = False
                 return
             arrived = []
-            for frame in frames:
-                if frame.start != stream.end:
+            for entry in entries:
+                if not isinstance(entry, TokenFrame):
+                    stream.note_lost(entry)
+                    continue
+                if entry.start != stream.end:
                     raise StreamGone("The log of this stream has a gap; it cannot go on.")
-                arrived.append(self._advance(stream, frame, None))
+                arrived.append(self._advance(stream, entry, None))
             epoch, _, tokens = last_entry.partition("-")
             stream.at = (int(epoch), int(tokens))
             if arrived:

@@ -103,7 +103,7 @@ class SimulatedEngine:
         if not r.answer.goes_on_after(request.output_token_ids):
             self._refusals.append(
                 StepOutput(
-                    request.request_id, (), refusal="this engine would have said other things"
+                    request.request_id, (), refusal="its answer is another one here"
                 )
             )
             return

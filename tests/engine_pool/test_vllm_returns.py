@@ -1,5 +1,5 @@
-"""A request whose engine was lost goes on at another one from its tokens alone, and answers as if it
-had stayed; or it is refused, and says why."""
+"""A request whose engine was lost goes on at another one from its tokens alone, and answers as if
+it had stayed; or it is refused, and says why."""
 
 import json
 from collections.abc import Iterator

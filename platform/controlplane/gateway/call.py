@@ -6,13 +6,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from controlplane.tenants.selectors import NO_TARGET, Target
+from engine_pool.stream import Visit
 from engine_pool.types import PriorityClass
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A move of one of a call's engine requests, as this process saw it while it read the
-    tokens."""
+    """A move or a replay of one of a call's engine requests, as this process saw it while it read
+    the tokens."""
 
     choice: int
     """Index of the choice in the answer."""
@@ -22,17 +23,26 @@ class Migration:
     """Output tokens of the choice before the first one from the destination."""
     gap_ms: float | None
     """Between the last tokens from the origin and the first ones from the destination; None when
-    there were none from the origin (it moved in the queue), or when this is a replay."""
+    there were none from the origin (it moved in the queue), or when they are read from the log."""
+    lost: tuple[str, ...] = ()
+    """Not a move: why each engine that had the request before was lost, in words; it was sent again
+    after each."""
+
+    @property
+    def kind(self) -> str:
+        """The type of the event that tells of it."""
+        return "request.replayed" if self.lost else "request.migrated"
 
     @property
     def facts(self) -> dict[str, str | int | float | None]:
         """What events say of it."""
-        return {
+        facts: dict[str, str | int | float | None] = {
             "from": self.origin,
             "to": self.destination,
             "at_token": self.at_token,
             "gap_ms": None if self.gap_ms is None else round(self.gap_ms, 3),
         }
+        return facts | {"reason": self.lost[-1], "replays": len(self.lost)} if self.lost else facts
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +89,10 @@ class Call:
     """All that were visited, in order; one that was left and visited again stands there twice."""
     migrations: int = 0
     """Of all choices together, as far as their tokens were read here."""
+    replays: int = 0
+    """How often its engine requests were sent again after their engine was lost, all together."""
+    prompts: dict[str, bytes] = field(default_factory=dict)
+    """Of a resumed request: id of each prompt -> digest of its tokens when it was first sent."""
     untold: list[Migration] = field(default_factory=list)
     """Moves that the answer has come to, but has not told yet."""
     dispatch_reason: str = ""
@@ -109,8 +123,9 @@ class Call:
 
     @property
     def migration_ms(self) -> float:
-        """The reader's waits for moves: the whole gaps between the tokens before and after each
-        move, a normal step's time included; of several choices the one that waited longest."""
+        """The reader's waits for moves and replays: the whole gaps between the tokens before and
+        after each, a normal step's time included; of several choices the one that waited
+        longest."""
         return max(self.choice_gaps_ms.values(), default=0.0)
 
     def note_times(self, queue_ms: float | None, prefill_ms: float | None) -> None:
@@ -125,12 +140,15 @@ class Call:
         self.instances = [instance] if instance else []
 
     def note_migration(self, migration: Migration) -> None:
-        """Counts a move."""
-        self.migrations += 1
+        """Counts a move or a replay."""
+        if migration.lost:
+            self.replays += len(migration.lost)
+        else:
+            self.migrations += 1
         if migration.gap_ms is not None:
             waited_ms = self.choice_gaps_ms.get(migration.choice, 0.0) + migration.gap_ms
             self.choice_gaps_ms[migration.choice] = waited_ms
-        if self.instances[-1:] != [migration.destination]:
+        if migration.lost or self.instances[-1:] != [migration.destination]:
             self.instances.append(migration.destination)
 
     def take_untold(self) -> list[Migration]:
@@ -147,6 +165,13 @@ class Call:
             self.first_token_s = now_s
             return None
         return now_s - before_s if before_s is not None else None
+
+
+def migration_of(call: Call, engine_id: str, visit: Visit) -> Migration:
+    """Returns what the call's answer is told of a visit of one of its engine requests."""
+    choice = call.engine_ids.index(engine_id)
+    lost = tuple(one.why for one in visit.lost)
+    return Migration(choice, visit.origin, visit.instance, visit.at_token, visit.gap_ms, lost)
 
 
 current_call: ContextVar[Call] = ContextVar("current_call")

@@ -58,6 +58,8 @@ _POOL_STATUS = {
     "store_unavailable": (503, STARTING_RETRY_S),
     "server_stopping": (503, OVERLOADED_RETRY_S),
     "instance_lost": (503, OVERLOADED_RETRY_S),
+    "replay_refused": (503, OVERLOADED_RETRY_S),
+    "request_fatal": (422, None),
     "pool_removed": (410, None),
     "engine_refused": (503, OVERLOADED_RETRY_S),
     "engine_failed": (503, STARTING_RETRY_S),

@@ -8,8 +8,9 @@ recorded once, with all that it used.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.gateway.call import Call
+from controlplane.gateway.call import Call, migration_of
 from engine_pool.errors import PoolError, ServerStopping, StreamSuperseded
+from engine_pool.stream import Visit
 from engine_pool.token_log import TokenFrame
 
 
@@ -66,6 +67,11 @@ class LeftCalls:
         if frame.is_last:
             left.is_aborted |= frame.finish_reason == "abort"
             self._end(frame.request_id)
+
+    def visited(self, request_id: str, visit: Visit) -> None:
+        """Notes that a request goes on elsewhere; nothing for one that is not here."""
+        if left := self._by_id.get(request_id):
+            left.call.note_migration(migration_of(left.call, request_id, visit))
 
     def fail(self, request_id: str, error: PoolError) -> None:
         """Ends a request with an error; nothing for one that is not here."""

@@ -42,6 +42,9 @@ class RequestRecord(models.Model):
     instance = models.CharField(max_length=64, blank=True)
     instances = models.JSONField(default=list, help_text="All that had it, in order.")
     migrations = models.PositiveSmallIntegerField(default=0, help_text="Moves while it ran.")
+    replays = models.PositiveSmallIntegerField(
+        default=0, help_text="How often it went on elsewhere after its engine was lost."
+    )
     dispatch_reason = models.CharField(max_length=255, blank=True)
     prompt_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField(default=0)

@@ -170,6 +170,7 @@ def to_row(
         instance=call.instance,
         instances=list(call.instances),
         migrations=call.migrations,
+        replays=call.replays,
         dispatch_reason=call.dispatch_reason,
         prompt_tokens=call.prompt_tokens,
         cached_tokens=call.cached_tokens,

@@ -85,6 +85,9 @@ class RequestOutput(serializers.Serializer[object]):
     )
     cost = serializers.DecimalField(max_digits=18, decimal_places=8, allow_null=True)
     migrations = serializers.IntegerField(allow_null=True)
+    replays = serializers.IntegerField(
+        allow_null=True, help_text="How often it went on elsewhere after its engine was lost."
+    )
     ttft_ms = _number("Arrival to the first token.")
     tpot_ms = _number("Mean time per token after the first.")
     duration_ms = _number()

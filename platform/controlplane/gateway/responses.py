@@ -13,6 +13,7 @@
 | response.in_progress | 1 |
 | response.output_text.delta | the ordinal of the chunk (sse.py): the same at each replay |
 | request.migrated | counted among the chunks; between the tokens of two instances |
+| request.replayed | the same; the one before was lost |
 | response.completed, response.failed | the last |
 | error | none: something about a message, not about an answer |
 
@@ -101,7 +102,7 @@ class ResponseEvents:
         """Returns the event for a move, None when the client has it already."""
         # The log alone says where it stands among the chunks, so it has one number at each replay.
         self._number += 1
-        return self._numbered("request.migrated", request_id=self._head["id"], **migration.facts)
+        return self._numbered(migration.kind, request_id=self._head["id"], **migration.facts)
 
     def failed(self, error: Mapping[str, Any]) -> str | None:
         """Returns the event that ends an answer that failed."""

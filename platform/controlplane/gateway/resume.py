@@ -17,6 +17,9 @@ from engine_pool.types import PriorityClass
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+PROMPT = "prompt:"
+"""Before a prompt's id: the digest of its tokens. Who sends the request again makes them anew from
+the body, and sees by it that they are the same."""
 _PLACE = b"at:"
 """Before an engine request's id: the instance that took it. It stays there when the request moves:
 where it is now, the engines report; where it was, its tokens say; and a replay begins here."""
@@ -43,6 +46,7 @@ def record_fields(call: Call, body: bytes, created_unix_s: int) -> dict[str, byt
         "class": call.priority_class.value.encode(),
         "pool": call.pool.encode(),
         "model": call.model.encode(),
+        "weight": repr(call.weight).encode(),
         # What its row needs, whoever writes it.
         "key_id": str(call.key_id).encode(),
         "client_request_id": call.client_request_id.encode(),
@@ -105,6 +109,12 @@ def call_of(
         client_request_id=fields.get(b"client_request_id", b"").decode(),
         target=Target(_read(fields, b"ttft_target_ms"), _read(fields, b"tpot_target_ms")),
         places=places,
+        weight=float(fields.get(b"weight", b"1.0")),
+        prompts={
+            name[len(PROMPT) :].decode(): value
+            for name, value in fields.items()
+            if name.startswith(PROMPT.encode())
+        },
         arrived_unix_s=arrived_unix_s,
         arrived_s=time.monotonic() - (time.time() - arrived_unix_s),
     )

@@ -6,8 +6,8 @@ in the log alone, whatever the timing; so another web process that replays the l
 chunk the same ordinal, and drops what the client has. Between choices the order may differ, hence
 one ordinal each.
 
-A client that asks for it is told of moves, too, by comments: they belong to the chunk after them
-and come in one block with it (see PING). Pure: text in, text out.
+A client that asks for it is told of moves and replays, too, by comments: they belong to the chunk
+after them and come in one block with it (see PING). Pure: text in, text out.
 """
 
 import json
@@ -49,7 +49,7 @@ def parse_mark(text: str) -> Mark | None:
 
 def move_comment(migration: Migration) -> str:
     """Returns the line that tells of a move; part of the block of the chunk after it."""
-    return f": request.migrated {json.dumps(migration.facts)}\n"
+    return f": {migration.kind} {json.dumps(migration.facts)}\n"
 
 
 class Numbering:

@@ -20,6 +20,8 @@ from controlplane.tenants.selectors import KeyPolicy
 
 DETACH_HEADER: Final = "x-ferry-detach-s"
 """Seconds that a stream goes on when its client has left, so that it can be resumed."""
+REPLAYS_HEADER: Final = "x-ferry-replays"
+"""How often the request was sent again after its engine was lost, so far; absent: never."""
 INSTANCE_HEADER: Final = "x-ferry-instance"
 """The instance that took the request."""
 EVENTS_HEADER: Final = "x-ferry-events"
@@ -247,8 +249,12 @@ def _by_pattern(method: str, path: str) -> tuple[dict[str, str], str | None]:
 
 
 def _place(completion: Completion) -> dict[str, str]:
-    instance = completion.call.instance
-    return completion.headers | ({INSTANCE_HEADER: instance} if instance else {})
+    call, headers = completion.call, dict(completion.headers)
+    if call.instance:
+        headers[INSTANCE_HEADER] = call.instance
+    if call.replays:
+        headers[REPLAYS_HEADER] = str(call.replays)
+    return headers
 
 
 def _tells(request: ApiRequest) -> TellMove | None:

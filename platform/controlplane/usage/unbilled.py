@@ -25,6 +25,8 @@ from controlplane.gateway.models import RequestRecord, RequestStatus
 from controlplane.gateway.records import records_write, to_row
 from controlplane.gateway.resume import call_of, places_of
 from engine_pool.errors import PoolError, StreamAbandoned
+from engine_pool.log_marks import Lost, Marked, decode_mark, epoch_of
+from engine_pool.replay_rules import is_same_life
 from engine_pool.token_log import (
     UNBILLED,
     LogTimes,
@@ -65,6 +67,8 @@ class LoggedEnd:
     queue_ms: float | None = None
     prefill_ms: float | None = None
     instances: tuple[str, ...] = ()
+    migrations: int = 0
+    replays: int = 0
     error_code: str = ""
     is_aborted: bool = False
     ended_before_s: float = 0.0
@@ -139,7 +143,7 @@ def row_of(call: Call, end: LoggedEnd, *, now_s: float) -> RequestRecord:
     call.note_times(end.queue_ms, end.prefill_ms)
     if end.instances:
         call.instances = list(end.instances)
-        call.migrations = len(end.instances) - 1
+        call.migrations, call.replays = end.migrations, end.replays
     code = end.error_code or (TOKENS_UNKNOWN if end.is_gone else WEB_PROCESS_LOST)
     error = PoolError("")
     error.code = code
@@ -189,11 +193,12 @@ def _is_read(store: "redis.Redis[bytes]", engine_ids: Iterable[str]) -> bool:
 def _read_logs(store: "redis.Redis[bytes]", end: LoggedEnd, engine_ids: Iterable[str]) -> LoggedEnd:
     """Fills in what the frames say."""
     for engine_id in engine_ids:
-        _add(end, list(_frames(store, engine_id)))
+        _add(end, list(_entries(store, engine_id)))
     return end
 
 
-def _add(end: LoggedEnd, frames: Sequence[TokenFrame]) -> None:
+def _add(end: LoggedEnd, entries: Sequence[TokenFrame | Marked]) -> None:
+    frames = [one for one in entries if isinstance(one, TokenFrame)]
     if not frames:
         return
     first, last = frames[0], frames[-1]
@@ -201,20 +206,35 @@ def _add(end: LoggedEnd, frames: Sequence[TokenFrame]) -> None:
     end.cached_tokens = max(end.cached_tokens, first.cached_tokens)
     if end.queue_ms is None:
         end.queue_ms, end.prefill_ms = first.queue_ms, first.prefill_ms
-    if not end.instances:
-        visited = [f.instance for f in frames if f.error is None]
-        changes = [b for a, b in zip(["", *visited], visited, strict=False) if a != b]
-        end.instances = tuple(changes)
+    _add_visits(end, entries)
     if last.error is not None:
         end.error_code = last.error.code
     end.is_aborted |= last.finish_reason == "abort"
 
 
-def _frames(store: "redis.Redis[bytes]", engine_id: str) -> Iterator[TokenFrame]:
+def _add_visits(end: LoggedEnd, entries: Sequence[TokenFrame | Marked]) -> None:
+    """Follows a request from instance to instance, as its reader does (engine_pool/stream.py)."""
+    visited: list[str] = []
+    lost: list[Lost] = []
+    for entry in entries:
+        if isinstance(entry, Marked):
+            if not (lost and is_same_life(lost[-1], entry.lost)):
+                lost.append(entry.lost)
+        elif entry.error is None and (lost or visited[-1:] != [entry.instance]):
+            end.replays += len(lost)
+            end.migrations += bool(visited) and not lost
+            visited.append(entry.instance)
+            lost = []
+    end.instances = end.instances or tuple(visited)
+
+
+def _entries(store: "redis.Redis[bytes]", engine_id: str) -> Iterator[TokenFrame | Marked]:
     low = "-"
     while entries := store.xrange(log_key(engine_id), low, "+", count=PAGE_FRAMES):
-        for _, fields in entries:
+        for entry_id, fields in entries:
             for name, value in fields.items():
                 if name != b"x":
                     yield from (m for m in decode_all(value) if isinstance(m, TokenFrame))
+                elif (lost := decode_mark(value)) is not None:
+                    yield Marked(epoch_of(entry_id), lost)
         low = f"({entries[-1][0].decode()}"

@@ -5,8 +5,10 @@ the real one. It keeps vLLM's input processing and detokenizing and replaces wha
 `generate`, the queue of outputs (output_queue.py says why), and the engine.
 """
 
+import hashlib
 import logging
 import time
+from array import array
 from collections.abc import AsyncGenerator, Sequence
 from copy import copy
 from typing import Any
@@ -26,9 +28,10 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from controlplane.gateway import metrics
-from controlplane.gateway.call import Call, Migration, current_call
+from controlplane.gateway.call import Call, Migration, current_call, migration_of
 from controlplane.gateway.left_calls import LeftCalls, Tell
 from controlplane.gateway.output_queue import OutputQueue
+from controlplane.gateway.resume import PROMPT
 from engine_pool import vllm_detail
 from engine_pool.client import PoolClient
 from engine_pool.errors import PoolError
@@ -181,11 +184,13 @@ class PoolLLM(AsyncLLM):
         call = self._calls.get(request_id)
         state = self.output_processor.request_states.get(request_id)
         if call is None or state is None or state.queue is None:
+            self.left.visited(request_id, visit)
             return
-        choice = call.engine_ids.index(request_id)
-        migration = Migration(choice, visit.origin, visit.instance, visit.at_token, visit.gap_ms)
+        migration = migration_of(call, request_id, visit)
         call.note_migration(migration)
         state.queue.put(migration)
+        if visit.is_replay:
+            return
         if visit.gap_ms is not None:
             metrics.MOVED_GAP_S.observe(visit.gap_ms / 1000)
         if visit.gap_ms is not None or not call.is_resumed:
@@ -243,33 +248,38 @@ class PoolLLM(AsyncLLM):
             )
         call.prompt_tokens += prompt_tokens
         call.fields["prompt_tokens"] = str(call.prompt_tokens).encode()
+        call.fields[PROMPT + request_id] = _digest(request)
         return request
 
     async def _begin(
         self, call: Call, children: Sequence[EngineCoreRequest], queue: OutputQueue
     ) -> None:
-        if call.places is not None:
-            for child in children:
-                await self._client.dispatcher.resume(
-                    Stream(child.request_id, queue.unread),
-                    call.places.get(child.request_id, ("", "")),
-                )
-            return
-        requests = [self._to_engine_request(call, child) for child in children]
-        sent = await self._client.dispatcher.submit(
-            Submission(
-                requests,
-                queue.unread,
-                call.request_id,
-                call.fields,
-                _cacheable(children[0]),
-                children[0].cache_salt or "",
-            )
+        submission = Submission(
+            [self._to_engine_request(call, child) for child in children],
+            queue.unread,
+            call.request_id,
+            call.fields,
+            _cacheable(children[0]),
+            children[0].cache_salt or "",
         )
+        if call.places is not None:
+            await self._resume(call, submission, children[0])
+            return
+        sent = await self._client.dispatcher.submit(submission)
         if self._client.config.policy.dispatch.is_late_binding:
             metrics.GATEWAY_WAIT_S.labels(call.priority_class.value).observe(sent.waited_s)
         call.note_sent(sent.instance)
         call.dispatch_reason = sent.reason
+
+    async def _resume(self, call: Call, submission: Submission, first: EngineCoreRequest) -> None:
+        """Opens the streams of a prompt that was sent before."""
+        assert call.places is not None
+        is_same = _digest(first) == call.prompts.get(call.parent_ids[-1])
+        for request_id in submission.ids:
+            stream = Stream(request_id, submission.unread, order=submission.alone(request_id))
+            stream.why_no_replay = "" if is_same else "its prompt cannot be made again exactly"
+            places = call.places.get(request_id, ("", ""))
+            await self._client.dispatcher.resume(stream, places)
 
     def _to_engine_request(self, call: Call, request: EngineCoreRequest) -> EngineRequest:
         params = request.sampling_params
@@ -337,6 +347,14 @@ def _cacheable(request: EngineCoreRequest) -> Sequence[int]:
         return ()
     # vLLM computes a prompt whole when it wants the logprobs of its tokens.
     return () if params.skip_reading_prefix_cache else request.prompt_token_ids or ()
+
+
+def _digest(request: EngineCoreRequest) -> bytes:
+    """Returns what tells two prompts apart: a hash of their tokens and pictures."""
+    digest = hashlib.blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
+    for feature in request.mm_features or ():
+        digest.update(feature.identifier.encode())
+    return digest.digest()
 
 
 def _to_output(frame: TokenFrame) -> EngineCoreOutput:

@@ -1,0 +1,19 @@
+"""Adds how often a request went on elsewhere after its engine was lost."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("gateway", "0004_records"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="requestrecord",
+            name="replays",
+            field=models.PositiveSmallIntegerField(
+                default=0, help_text="How often it went on elsewhere after its engine was lost."
+            ),
+        ),
+    ]
