@@ -28,6 +28,7 @@ from controlplane.fleet.wish_services import (
 )
 from controlplane.fleet.wish_terms import (
     DEADLINE_MAX_S,
+    NONE_SEEN,
     HeldByNode,
     NeedsForce,
     NothingToRestart,
@@ -198,6 +199,19 @@ def test_a_wish_that_was_released_meanwhile_is_not_replaced_unseen() -> None:
         instance_drain(access=OLGA, instance="i-02", terms=Terms(version=1))
     with pytest.raises(VersionConflict):
         instance_release(access=OLGA, instance="i-02", terms=Terms(version=1))
+
+
+def test_who_has_seen_no_wish_replaces_none() -> None:
+    none = Terms(version=NONE_SEEN)
+    instance_drain(access=OLGA, instance="i-02", terms=none)
+    assert instance_drain(access=OLGA, instance="i-02", terms=none).version == 1
+    with pytest.raises(VersionConflict):
+        instance_cordon(access=OSCAR, instance="i-02", terms=none)
+
+
+def test_a_drain_ends_a_restart_that_goes_on() -> None:
+    instance_restart(access=OLGA, instance="i-02", terms=Terms())
+    assert instance_drain(access=OLGA, instance="i-02", terms=Terms()).renew_before is None
 
 
 def test_what_scaling_wants_gives_way_to_people(pool: Pool) -> None:

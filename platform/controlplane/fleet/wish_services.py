@@ -22,7 +22,6 @@ from controlplane.fleet.wish_terms import (
     HeldByNode,
     NothingToRestart,
     Terms,
-    check_gone,
     check_known,
     check_others,
     check_terms,
@@ -73,7 +72,7 @@ def instance_release(*, access: Access, instance: str, terms: Terms) -> None:
     if row is not None:
         _remove(row, access, terms, "instance_release")
         return
-    check_gone(terms, instance)
+    check_known(None, access, terms, instance)
     status = now.statuses.get(instance)
     held = wishes_now().of_node(status.node) if status is not None else None
     if held is not None:
@@ -106,7 +105,7 @@ def node_release(*, access: Access, node: str, terms: Terms) -> None:
         _remove(row, access, terms, "node_release")
         return
     node_check(node, fleet.fleet_now())
-    check_gone(terms, node)
+    check_known(None, access, terms, node)
 
 
 @transaction.atomic
@@ -121,7 +120,7 @@ def _instance_set(
     if wanted is None and row is not None and row.wanted in LEAVING:
         raise NothingToRestart(f"{instance} is to be {row.wanted}, by {row.by}; release it first.")
     check_terms(terms)
-    check_known(row, access, terms, instance)
+    version = check_known(row, access, terms, instance)
     check_others(now, {instance}, terms)
     is_pending = row is not None and is_renewing(wish_of(row), now.statuses.get(instance))
     changes = _changes(row, wanted, terms, access.who, is_pending=is_pending)
@@ -130,7 +129,7 @@ def _instance_set(
         row = row_add(new, access=access, action=action, fields=FIELDS, reason=terms.reason)
     else:
         row = row_change(
-            row, changes, access=access, action=action, version=terms.version, reason=terms.reason
+            row, changes, access=access, action=action, version=version, reason=terms.reason
         )
     transaction.on_commit(pools_publish_soon)
     return row
@@ -145,7 +144,7 @@ def _node_set(
     node_check(node, now)
     row = WantedNode.objects.filter(node=node).first()
     check_terms(terms)
-    check_known(row, access, terms, node)
+    version = check_known(row, access, terms, node)
     check_others(now, {status.instance for status in now.of_node(node)}, terms)
     changes = _changes(row, wanted, terms, access.who)
     if row is None:
@@ -153,7 +152,7 @@ def _node_set(
         row = row_add(new, access=access, action=action, fields=FIELDS, reason=terms.reason)
     else:
         row = row_change(
-            row, changes, access=access, action=action, version=terms.version, reason=terms.reason
+            row, changes, access=access, action=action, version=version, reason=terms.reason
         )
     transaction.on_commit(pools_publish_soon)
     return row
@@ -161,8 +160,8 @@ def _node_set(
 
 @transaction.atomic
 def _remove(row: WantedInstance | WantedNode, access: Access, terms: Terms, action: str) -> None:
-    check_known(row, access, terms, str(row))
-    if terms.version is not None and row.version != terms.version:
+    version = check_known(row, access, terms, str(row))
+    if version is not None and row.version != version:
         raise VersionConflict(str(row), row.version)
     row_remove(row, access=access, action=action, fields=FIELDS, reason=terms.reason)
     transaction.on_commit(pools_publish_soon)
@@ -180,7 +179,8 @@ def _changes(
     a second press is none. `is_pending`: a restart has been asked for and is not done yet."""
     now = timezone.now()
     wished = WantedState.SERVING if row is None else WantedState(row.wanted)
-    renew_before = None if row is None else row.renew_before
+    # One that is to be empty, or ended, is not started anew meanwhile.
+    renew_before = None if row is None or wanted in LEAVING else row.renew_before
     if wanted is None and not is_pending:
         renew_before = now
     is_same = row is not None and row.by == who and (wanted or wished) is wished

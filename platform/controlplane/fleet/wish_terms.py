@@ -22,6 +22,8 @@ SCALING: Final = "scaling"
 DEADLINE_MAX_S: Final = 7 * 24 * 3600.0
 """A drain that may take longer has no deadline."""
 REASON_MAX_CHARS: Final = 500
+NONE_SEEN: Final = 0
+"""Rows' versions begin with 1."""
 
 
 class WishedByAnother(Refused):
@@ -57,7 +59,8 @@ class Terms:
     """After so long `leftover` is done to what is still there; None: never."""
     leftover: Leftover = Leftover.WAIT
     version: int | None = None
-    """The wish's version that they have seen; None: they know of none."""
+    """The wish's version that they have seen, NONE_SEEN: that there is none; None: they have not
+    looked."""
     is_forced: bool = False
     """Also when it is the last instance that serves, and whoever wished before."""
 
@@ -96,24 +99,25 @@ def check_terms(terms: Terms) -> None:
         raise ValidationError({"deadline_s": f"must be above 0 and at most {DEADLINE_MAX_S:g}"})
 
 
-def check_known(row: Wish | None, access: Access, terms: Terms, name: str) -> None:
-    """A wish of another person is replaced only by who has seen it."""
+def check_known(row: Wish | None, access: Access, terms: Terms, name: str) -> int | None:
+    """Returns the version that the change is of; None: any. Another person's wish is replaced only
+    by who has seen it. Raises: WishedByAnother, VersionConflict."""
     if row is None:
-        check_gone(terms, name)
-        return
+        if terms.version:
+            raise VersionConflict(name, NONE_SEEN)
+        return None
+    if terms.version == NONE_SEEN:
+        if row.by == access.who:
+            # The same press came twice.
+            return None
+        raise VersionConflict(name, row.version)
     if terms.version is not None or terms.is_forced or row.by in (access.who, SCALING):
-        return
+        return terms.version
     said = f' ("{row.reason}")' if row.reason else ""
     raise WishedByAnother(
         f"{row.by} wants {name} {wanted_word(row)} since {row.since:%Y-%m-%d %H:%M:%S} UTC{said}; "
         f"send version {row.version} to replace that."
     )
-
-
-def check_gone(terms: Terms, name: str) -> None:
-    """Raises: VersionConflict when the wish that they have seen is not there any more."""
-    if terms.version is not None:
-        raise VersionConflict(name, 0)
 
 
 def check_others(now: FleetNow, leaving: Collection[str], terms: Terms) -> None:
