@@ -18,7 +18,7 @@ missing? The last line is JSON; exit code 1: a goal was missed, and `problems` s
 
 import argparse
 import asyncio
-import contextlib
+import json
 import random
 import sys
 import tempfile
@@ -132,7 +132,10 @@ class Chaos:
         if not strike(process, fault.blow):
             return
         self.hits.append(Hit(fault, at_s, process.pid, name, in_flight))
-        print(f"{len(self.hits):3} {fault}: pid {process.pid}, {in_flight} requests", flush=True)
+        clock = time.strftime("%H:%M:%S")
+        print(
+            f"{clock} {len(self.hits)} {fault}: pid {process.pid}, {in_flight} requests", flush=True
+        )
         if fault.blow is Blow.PAUSE:
             await asyncio.sleep(fault.pause_s)
             if not wake(process):
@@ -234,8 +237,13 @@ def describe(journey: Journey) -> str:
     )
 
 
-def chaos(engine: str, faults: int, seed: int, *, is_short: bool) -> dict[str, Any]:
-    """Does a whole run. Returns its figures. Raises: RuntimeError when it cannot begin."""
+def chaos(
+    engine: str, faults: int, seed: int, *, is_short: bool, keep: Path | None = None
+) -> dict[str, Any]:
+    """Does a whole run. Returns its figures. `keep`: where logs and requests are kept.
+
+    Raises: RuntimeError when it cannot begin.
+    """
     rng = random.Random(seed)
     instances, clients = SHORT if is_short else FULL
     if engine == "vllm":
@@ -246,7 +254,7 @@ def chaos(engine: str, faults: int, seed: int, *, is_short: bool) -> dict[str, A
     parts = [part for part in Part if part is not Part.RANK]
     lengths = (REAL_LENGTH,) if engine == "vllm" else LENGTHS
     with tempfile.TemporaryDirectory(prefix="ferry-chaos-") as folder:
-        site = ChaosSite(Path(folder), shape)
+        site, run = ChaosSite(Path(folder), shape), None
         try:
             _await_well(site)
             keys = site.make_keys()
@@ -264,9 +272,8 @@ def chaos(engine: str, faults: int, seed: int, *, is_short: bool) -> dict[str, A
         except AssertionError as error:
             raise RuntimeError(str(error)) from None
         finally:
-            with contextlib.suppress(OSError):
-                keep = Path(tempfile.gettempdir()) / "ferry-chaos-last"
-                _keep_logs(site, keep)
+            if keep is not None:
+                keep_logs(site, keep, run)
             site.stop()
     return result | {"engine": engine, "instances": instances, "clients": clients, "seed": seed}
 
@@ -279,11 +286,14 @@ def _await_well(site: ChaosSite) -> None:
         time.sleep(LOOK_S)
 
 
-def _keep_logs(site: ChaosSite, folder: Path) -> None:
-    """Keeps the last run's logs, to look into what went wrong."""
-    folder.mkdir(exist_ok=True)
+def keep_logs(site: ChaosSite, folder: Path, run: Chaos | None) -> None:
+    """Keeps the logs, faults and requests, to look into what went wrong."""
+    folder.mkdir(parents=True, exist_ok=True)
     for log in (site.output, *(site.var_dir / "log").glob("*.log")):
         (folder / log.name).write_bytes(log.read_bytes())
+    for journeys in [run.journeys] if run else []:
+        lines = [json.dumps(asdict(journey)) for journey in journeys]
+        (folder / "journeys.jsonl").write_text("\n".join(lines))
 
 
 def table(result: dict[str, Any]) -> str:
@@ -306,10 +316,13 @@ def main() -> int:
     parser.add_argument("--engine", choices=("simulated", "vllm"), default="simulated")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="fewer parts, clients and faults")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and requests there")
     options = parser.parse_args()
     faults = options.faults or (7 if options.short else 50)
     return session.run(
-        lambda: chaos(options.engine, faults, options.seed, is_short=options.short),
+        lambda: chaos(
+            options.engine, faults, options.seed, is_short=options.short, keep=options.keep
+        ),
         problems="problems",
         table=table,
     )

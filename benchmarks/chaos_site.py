@@ -19,7 +19,12 @@ from ops import checks
 from ops.processes import PART_MARK, find_marked
 from tests.integration.installation import Installation
 
-PARTS: Final = ("web", "web-2", "store", "ray", "ray-2", "pool", "worker", "worker-2")
+PROGRAMS: Final = (
+    *("web python", "web-2 python", "store valkey-server", "pool python"),
+    *("ray gcs_server", "ray raylet", "ray-2 raylet"),
+    *("worker celery", "worker beat", "worker-2 celery", "worker-2 beat"),
+)
+"""Part and program of each process that a healthy installation has, engines left out."""
 ENGINE_TITLE: Final = "ray::EngineActor"
 READY_TIMEOUT_S: Final = 5.0
 FRESH_S: Final = 5.0
@@ -109,10 +114,10 @@ class ChaosSite(Installation):
 
     def unwell(self) -> str:
         """Says what is not as it should be; "" when everything is."""
-        here = {p.environ().get(PART_MARK, "") for p in self._alive()}
-        expected = [p for p in PARTS if self._has(p)]
-        if missing := [part for part in expected if part not in here]:
-            return f"no process of {', '.join(missing)}"
+        here = self.census()
+        expected = [p for p in PROGRAMS if self._has(p.split()[0])]
+        if missing := [program for program in expected if not here[program]]:
+            return f"missing: {', '.join(missing)}"
         for url in self.urls:
             try:
                 answer = httpx.get(f"{url}/readyz", timeout=READY_TIMEOUT_S)
