@@ -9,6 +9,7 @@ was too long. What cannot go on ends with a typed error, in the log: a later rea
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Collection
@@ -114,6 +115,8 @@ class Replays:
         self._config = config
         self._waiting: dict[str, _Waiting] = {}
         self._trials: dict[InstanceName, _Trial] = {}
+        self._one_suspect = asyncio.Lock()
+        """Held while one is offered: the next one must know where it went."""
         self._wake = asyncio.Event()
         self.tally = Tally()
         reader.on_leaving = self._on_leaving
@@ -174,7 +177,8 @@ class Replays:
     async def _attempt(self, w: _Waiting) -> None:
         try:
             if self._is_open(w) and (w.request is not None or await self._prepare(w)):
-                await self._send(w)
+                async with self._one_suspect if w.is_suspect else contextlib.nullcontext():
+                    await self._send(w)
         except (redis.RedisError, OSError, TimeoutError, StoreUnavailable) as error:
             # The reader ends the stream, if the store stays away.
             logger.warning("replay of %s waits: %s", w.stream.request_id, error)

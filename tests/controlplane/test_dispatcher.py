@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import redis
@@ -31,10 +32,10 @@ pytestmark = pytest.mark.asyncio
 
 @contextlib.asynccontextmanager
 async def pool(
-    url: str, *names: str, used: dict[str, int] | None = None
+    url: str, *names: str, used: dict[str, int] | None = None, **settings: Any
 ) -> AsyncIterator[tuple[PoolClient, FakeGate]]:
     gate = FakeGate()
-    client = PoolClient(PoolConfig(redis_url=url), gate)
+    client = PoolClient(PoolConfig(redis_url=url, **settings), gate)
     client.sink.sink = FakeSink()
     await client.start()
     await until(lambda: client.view.store_connected and client.reader.is_connected)

@@ -1,4 +1,4 @@
-"""An instance's death becomes the end of its streams, in the log."""
+"""Without replay an instance's death becomes the end of its streams, in the log."""
 
 import pytest
 import redis
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.asyncio
     ],
 )
 async def test_a_dead_instance_ends_its_streams(store_url: str, after: object) -> None:
-    async with pool(store_url, "i-01", "i-02", used={"i-02": 5000}) as (client, _):
+    used = {"i-02": 5000}
+    async with pool(store_url, "i-01", "i-02", used=used, replay=False) as (client, _):
         await client.dispatcher.submit(submission("a"))
         client.view.apply(after)  # type: ignore[arg-type]
         sink = client.sink.sink
@@ -39,14 +40,14 @@ async def test_the_streams_of_other_instances_go_on(store_url: str) -> None:
         client.view.apply(status_of("i-02", InstanceState.LOST))
         client.view.apply(status_of("i-01", InstanceState.DRAINING))
         assert [s.request_id for s in client.reader.streams] == ["a"]
-        assert client.watch._lost.empty()
+        assert client.replays.waiting == 0
 
 
 async def test_a_request_that_its_engine_has_forgotten_ends(
     store_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine_pool.loss_watch.TICK_S", 0.01)
-    async with pool(store_url, "i-01") as (client, _):
+    async with pool(store_url, "i-01", replay=False) as (client, _):
         await client.dispatcher.submit(submission("a"))
         Producer(store).write("a", 0, [1])
         sink = client.sink.sink

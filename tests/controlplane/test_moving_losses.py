@@ -85,12 +85,13 @@ class Pool:
         watch._count_absent = original  # type: ignore[method-assign]
         # What the last tick gave up is ended by now, or will not be.
         await self.client.log.newest("a")
-        await until(watch._lost.empty)
+        await until(lambda: self.client.replays.waiting == 0)
 
 
 @contextlib.asynccontextmanager
 async def one_request(url: str) -> AsyncIterator[Pool]:
-    async with pool(url, "i-01", "i-02", used={"i-02": 5000}) as (client, _):
+    used = {"i-02": 5000}
+    async with pool(url, "i-01", "i-02", used=used, replay=False) as (client, _):
         await client.dispatcher.submit(submission("a"))
         made = Pool(client)
         assert made.place == "i-01"
@@ -195,7 +196,7 @@ async def test_a_move_that_was_given_up_saves_nobody(store_url: str) -> None:
     async with one_request(store_url) as p:
         p.client.view.apply(move_of("a", MoveState.ABORTED))
         p.client.view.apply(LOST)
-        assert not p.client.watch._lost.empty()
+        assert p.client.replays.waiting == 1
         await until(lambda: p.error == InstanceLost.code)
 
 
