@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 VENV_PYTHON := .venv/bin/python
 export PYTHON
 
-.PHONY: help install up down doctor test lint audit lock
+.PHONY: help install up down doctor test chaos lint audit lock
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ doctor: ## Check a running installation like a user would.
 
 test: install ## Install what the tests need, then lint and run every test (LANES=1: one at a time).
 	@$(VENV_PYTHON) -m ops.test
+
+chaos: install ## Kill and stop each process of an installation under load; FAULTS=50 takes half an hour.
+	@$(VENV_PYTHON) -m benchmarks.chaos --faults $(or $(FAULTS),50)
 
 lint: install ## Formatting, lint rules, types and the rules about imports.
 	@$(VENV_PYTHON) -m ops.lint

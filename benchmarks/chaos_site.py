@@ -25,7 +25,8 @@ PROGRAMS: Final = (
     *("worker celery", "worker beat", "worker-2 celery", "worker-2 beat"),
 )
 """Part and program of each process that a healthy installation has, engines left out."""
-ENGINE_TITLE: Final = "ray::EngineActor"
+ENGINE_TITLE: Final = "ray::Engine"
+"""How the titles of engines' processes begin."""
 READY_TIMEOUT_S: Final = 5.0
 FRESH_S: Final = 5.0
 """The pages call an older report stale."""
@@ -178,4 +179,6 @@ def _title(process: psutil.Process) -> str:
         return ""
     if first.startswith("[celery"):
         return "beat" if "beat" in first[:20] else "celery"
+    if first.startswith(ENGINE_TITLE):
+        return ENGINE_TITLE
     return first.split()[0] if first.startswith("ray::") else process.name()

@@ -15,14 +15,10 @@ from dataclasses import replace
 
 from ops import parts, up
 from ops.parts import Part, Places
+from tests.integration.installation import node_command
 
 NODE_IP = "127.0.0.{}"
 """Each node has an address of its own, as machines have: by it drivers find their node."""
-
-
-def node_name(number: int) -> str:
-    """Returns the name of an added node; the head is number 1."""
-    return f"node-{number}"
 
 
 def all_parts(places: Places, ours: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -43,7 +39,7 @@ def added_parts(places: Places) -> tuple[Part, ...]:
         added.append(
             Part(
                 name,
-                _node(places, number),
+                node_command(f"127.0.0.1:{places.ray_port}", NODE_IP.format(number), name),
                 needs=("ray",),
                 restarts_with=("ray",),
                 ready_line="Ray runtime started",
@@ -57,17 +53,6 @@ def added_parts(places: Places) -> tuple[Part, ...]:
         named = (*own, "--hostname", f"worker-{number}@%h")
         added.append(Part(f"worker-{number}", named, needs=("setup", "store", "ready")))
     return tuple(added)
-
-
-def _node(places: Places, number: int) -> tuple[str, ...]:
-    return (
-        *(sys.executable, "-m", "ops.ray_head", "start", "--block"),
-        *("--address", f"127.0.0.1:{places.ray_port}"),
-        *("--node-ip-address", NODE_IP.format(number), "--node-name", node_name(number)),
-        *("--object-store-memory", str(parts.RAY_OBJECT_STORE_BYTES)),
-        *("--include-log-monitor", "false", "--dashboard-agent-listen-port", "0"),
-        *("--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"),
-    )
 
 
 def main() -> int:

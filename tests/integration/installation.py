@@ -19,9 +19,9 @@ from openai import OpenAI
 from engine_pool import view
 from engine_pool.types import InstanceLoad, InstanceStatus
 from ops import checks, run_state
-from ops.parts import web_part
+from ops.parts import RAY_OBJECT_STORE_BYTES, web_part
 from ops.postgresql import programs
-from ops.processes import MARK, find_marked, kill_marked
+from ops.processes import MARK, PART_MARK, find_marked, kill_marked
 
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 240.0
@@ -39,6 +39,20 @@ def wait_for(what: Callable[[], Any], because: str, deadline_s: float = DEADLINE
             return found
         assert time.monotonic() < end_s, f"waited {deadline_s:.0f} s in vain: {because}"
         time.sleep(0.1)
+
+
+def node_command(head: str, address: str, name: str) -> tuple[str, ...]:
+    """Returns the command that joins another Ray node of this machine to an installation's.
+
+    `head`: as in its RAY_ADDRESS. `address`: the node's own, by which drivers find theirs.
+    """
+    return (
+        *(sys.executable, "-m", "ops.ray_head", "start", "--block", "--address", head),
+        *("--node-ip-address", address, "--node-name", name),
+        *("--object-store-memory", str(RAY_OBJECT_STORE_BYTES)),
+        *("--include-log-monitor", "false", "--dashboard-agent-listen-port", "0"),
+        *("--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"),
+    )
 
 
 def clean_environ(**settings: str) -> dict[str, str]:
@@ -129,6 +143,22 @@ class Installation:
         url = f"http://127.0.0.1:{port}"
         self.wait_ready(url)
         return url, process
+
+    def start_node(self, name: str, address: str) -> "subprocess.Popen[bytes]":
+        """Starts another Ray node on this machine, which nobody starts again when it dies.
+
+        `address`: of its own, such as 127.0.0.2. Its processes are the part of its name.
+        """
+        environ = self.environ | self.state.environ | {MARK: str(self.run_dir), PART_MARK: name}
+        command = node_command(self.state.ray_address, address, name)
+        with (self.var_dir / "log" / f"{name}.log").open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environ, stdout=output, stderr=subprocess.STDOUT
+            )
+        self._others.append(process)
+        log = self.var_dir / "log" / f"{name}.log"
+        wait_for(lambda: "Ray runtime started" in log.read_text(), f"{name} has joined")
+        return process
 
     def processes(self, part: str) -> list[psutil.Process]:
         return find_marked(self.run_dir, part)

@@ -50,6 +50,12 @@ class Operator:
         headers = self._referer | {"X-CSRFToken": self._http.cookies["csrftoken"]}
         return self._http.post(API + path, json=body, headers=headers)
 
+    def change_pool(self, name: str, **changes: object) -> None:
+        """Changes a pool's row, whatever version it has."""
+        headers = self._referer | {"X-CSRFToken": self._http.cookies["csrftoken"]}
+        answer = self._http.patch(f"{API}/pools/{name}", json=changes, headers=headers)
+        assert answer.status_code == 200, answer.text
+
     def post_without_token(self, path: str) -> httpx.Response:
         """Does what another site would make the person's browser do."""
         return self._http.post(API + path, json={}, headers=self._referer)
