@@ -1,7 +1,7 @@
 """Checks of scaling with a real store and database: what is seen, decided, stored and done."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,8 +34,11 @@ VIEWER = Access("vera", platform=Role.VIEWER)
 
 
 @pytest.fixture
-def world(store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch) -> ScalingWorld:
+def world(
+    store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> ScalingWorld:
     """Two instances that serve, both in the band."""
+    settings.SCALING_CHECK_S = INTERVAL_S
     monkeypatch.setattr(publishing, "_store", lambda: store)
     world = make_world(store)
     world.serve("i-01")
@@ -520,9 +523,3 @@ def records(world: ScalingWorld, *, met: int, missed: int, name: str = "a") -> N
         )
         for n in range(met + missed)
     )
-
-
-@pytest.fixture(autouse=True)
-def five_seconds(settings: Any) -> Iterator[None]:
-    settings.SCALING_CHECK_S = INTERVAL_S
-    yield

@@ -15,6 +15,7 @@ from controlplane.gateway.fields import check_fields
 from controlplane.gateway.key_access import NO_KEY, authenticate
 from controlplane.gateway.pools import Pools
 from controlplane.gateway.sse import Mark, Numbering, TellMove, move_comment, parse_mark
+from controlplane.scaling.metrics import collector as scaling
 from controlplane.tenants.key_cache import KeyCache
 from controlplane.tenants.selectors import KeyPolicy
 
@@ -64,6 +65,9 @@ class Views:
         return ApiResponse(200 if reason is None else 503, body.encode())
 
     async def metrics(self, request: ApiRequest) -> ApiResponse:
+        # One store for all pools; what the loop of scaling says is read when somebody asks.
+        for runtime in self._pools.all()[:1]:
+            await scaling.read(runtime.client.store)
         return ApiResponse(body=generate_latest(), content_type=CONTENT_TYPE_LATEST)
 
     async def models(self, request: ApiRequest) -> ApiResponse:
