@@ -4,6 +4,7 @@ import os
 from typing import Final
 
 from celery import Celery
+from celery.schedules import crontab
 from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -22,6 +23,8 @@ TIDY_WISHES_EVERY_S: Final = 5.0
 """A restart that is done is shown as wanted no longer than this."""
 BEAT_EVERY_S: Final = 5.0
 FORGET_EVERY_S: Final = 3600.0
+FORGET_SESSIONS_AT: Final = crontab(hour="3", minute="17")
+"""Once a day, UTC; by the clock, since a period would begin anew with each start of beat."""
 SIMULATE_EVERY_S: Final = 1.0
 """A what-if run that waits begins so soon after the one before it."""
 TIDY_RUNS_EVERY_S: Final = 10.0
@@ -63,6 +66,11 @@ app.conf.beat_schedule = {
     "forget old records": {
         "task": "controlplane.fleet.tasks.forget_old_records",
         "schedule": FORGET_EVERY_S,
+        "options": {"expires": FORGET_EVERY_S},
+    },
+    "forget old sessions": {
+        "task": "controlplane.fleet.tasks.forget_old_sessions",
+        "schedule": FORGET_SESSIONS_AT,
         "options": {"expires": FORGET_EVERY_S},
     },
     "roll up usage": {

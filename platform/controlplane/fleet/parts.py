@@ -14,7 +14,7 @@ POOL_SILENT_AFTER_S: Final = 5.0
 """The pool process writes a sample a second; five missing ones are no hiccup."""
 WORKER_SILENT_AFTER_S: Final = 30.0
 """The worker's heartbeat comes every few seconds; a long task may delay it."""
-BEAT_SILENT_AFTER_S: Final = 30.0
+BEAT_SILENT_AFTER_S: Final = 60.0
 """A task that beat gives out every five seconds tells of it, once a worker is free for it."""
 
 StripTone = Literal["ok", "warn", "bad"]
@@ -232,8 +232,9 @@ def _worker(probes: Probes, now_unix_s: float) -> Part:
 def _beat(probes: Probes, now_unix_s: float) -> Part:
     beat = probes.worker_heartbeat_unix_s
     answers: bool | None = beat is not None and now_unix_s - beat < BEAT_SILENT_AFTER_S
-    if not probes.store_answers or not _worker(probes, now_unix_s).answers:
-        # Without a worker nobody hears of what it gives out.
+    is_heard = probes.store_answers and _worker(probes, now_unix_s).answers
+    if not answers and (not is_heard or probes.database_answers is False):
+        # Tasks that nobody runs, or that all wait for the database, say nothing of beat.
         answers = None
     return Part(
         "beat", "Celery's beat", answers,

@@ -7,6 +7,7 @@ import redis
 from celery import shared_task
 from celery.signals import heartbeat_sent
 from django.conf import settings
+from django.core.management import call_command
 from django.utils import timezone
 
 from controlplane.fleet import move_rows, publishing, services, wish_tidy
@@ -45,6 +46,12 @@ def tidy_wishes() -> None:
 def forget_old_records() -> None:
     """Keeps the tables from growing for ever."""
     services.records_forget(older_than_days=settings.RECORDS_KEPT_DAYS)
+
+
+@shared_task
+def forget_old_sessions() -> None:
+    """Deletes the sessions of people that have expired: Django leaves that to us."""
+    call_command("clearsessions")
 
 
 @heartbeat_sent.connect
