@@ -135,7 +135,7 @@ def test_the_window_forgets_what_is_older_than_a_minute() -> None:
             "The database does not answer",
             1,
         ),
-        (replace(ALL_WELL, pool_sample_unix_s=None), "The pool process does not answer", 0),
+        (replace(ALL_WELL, pool_sample_unix_s=NOW_S - 60), "The pool process does not answer", 0),
     ],
 )
 def test_the_strip_shows_the_worst_part(probes: Probes, headline: str, more: int) -> None:

@@ -14,6 +14,9 @@ ALL_WELL = Probes(
     True, NOW_S, True, NOW_S, NOW_S, NOW_S, NOW_S, worker_alive_unix_s=NOW_S, ray_answers=True,
     ray_since_unix_s=NOW_S, database_reads=True,
 )  # fmt: skip
+NEVER_HEARD = replace(
+    ALL_WELL, pool_sample_unix_s=None, worker_heartbeat_unix_s=None, worker_alive_unix_s=None
+)
 
 
 def judged(probes: Probes) -> dict[str, Part]:
@@ -45,6 +48,17 @@ def away(probes: Probes) -> set[str]:
         pytest.param(replace(ALL_WELL, ray_answers=False), {"ray"}, id="Ray"),
         pytest.param(replace(ALL_WELL, ray_answers=None), set(), id="Ray not joined yet"),
         pytest.param(replace(ALL_WELL, pool_sample_unix_s=LONG_AGO_S), {"pool"}, id="pool process"),
+        pytest.param(NEVER_HEARD, set(), id="nothing heard yet, just begun"),
+        pytest.param(
+            replace(NEVER_HEARD, observed_since_unix_s=LONG_AGO_S),
+            set(),
+            id="the store has just begun anew",
+        ),
+        pytest.param(
+            replace(NEVER_HEARD, observed_since_unix_s=LONG_AGO_S, store_since_unix_s=LONG_AGO_S),
+            {"pool", "worker"},
+            id="never heard for long",
+        ),
     ],
 )
 def test_each_part_is_told_apart(probes: Probes, expected: set[str]) -> None:
@@ -73,12 +87,12 @@ def test_the_strip_names_who_answers_while_the_database_does_not() -> None:
         (ALL_WELL, ""),
         (replace(ALL_WELL, worker_heartbeat_unix_s=LONG_AGO_S), "Celery's beat gives out no tasks"),
         (
-            replace(ALL_WELL, worker_alive_unix_s=None, worker_heartbeat_unix_s=None),
+            replace(ALL_WELL, worker_alive_unix_s=None, worker_heartbeat_unix_s=LONG_AGO_S),
             "Celery does not answer",
         ),
         (replace(ALL_WELL, database_answers=False), "The database does not answer"),
         (replace(ALL_WELL, store_answers=False), "The store does not answer"),
-        (replace(ALL_WELL, pool_sample_unix_s=None), "The pool process does not answer"),
+        (replace(ALL_WELL, pool_sample_unix_s=LONG_AGO_S), "The pool process does not answer"),
     ],
 )
 def test_scaling_says_why_it_stands_still(probes: Probes, why: str) -> None:

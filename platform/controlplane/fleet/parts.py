@@ -156,9 +156,7 @@ def _store(probes: Probes) -> Part:
 
 def _pool(probes: Probes, now_unix_s: float) -> Part:
     sample = probes.pool_sample_unix_s
-    answers: bool | None = sample is not None and now_unix_s - sample < POOL_SILENT_AFTER_S
-    if not probes.store_answers:
-        answers = None
+    answers = _was_heard(probes, sample, POOL_SILENT_AFTER_S, now_unix_s)
     return Part(
         "pool", "pool process", answers,
         sample if sample is not None else probes.observed_since_unix_s,
@@ -217,9 +215,7 @@ def _database(probes: Probes) -> Part:
 def _worker(probes: Probes, now_unix_s: float) -> Part:
     seen = [x for x in (probes.worker_alive_unix_s, probes.worker_heartbeat_unix_s) if x]
     last = max(seen, default=None)
-    answers: bool | None = last is not None and now_unix_s - last < WORKER_SILENT_AFTER_S
-    if not probes.store_answers:
-        answers = None
+    answers = _was_heard(probes, last, WORKER_SILENT_AFTER_S, now_unix_s)
     return Part(
         "worker", "Celery", answers, last if last is not None else probes.observed_since_unix_s,
         "Celery does not answer",
@@ -231,9 +227,9 @@ def _worker(probes: Probes, now_unix_s: float) -> Part:
 
 def _beat(probes: Probes, now_unix_s: float) -> Part:
     beat = probes.worker_heartbeat_unix_s
-    answers: bool | None = beat is not None and now_unix_s - beat < BEAT_SILENT_AFTER_S
-    is_heard = probes.store_answers and _worker(probes, now_unix_s).answers
-    if not answers and (not is_heard or probes.database_answers is False):
+    answers = _was_heard(probes, beat, BEAT_SILENT_AFTER_S, now_unix_s)
+    worker_answers = _worker(probes, now_unix_s).answers
+    if not answers and (not worker_answers or probes.database_answers is False):
         # Tasks that nobody runs, or that all wait for the database, say nothing of beat.
         answers = None
     return Part(
@@ -245,3 +241,16 @@ def _beat(probes: Probes, now_unix_s: float) -> Part:
         "exactly one.",
         "warn",
     )  # fmt: skip
+
+
+def _was_heard(
+    probes: Probes, last_unix_s: float | None, silent_after_s: float, now_unix_s: float
+) -> bool | None:
+    """Says whether a part's sign of life is new enough; None while that is not known: without the
+    store, or shortly after this process, or the store's memory, has begun."""
+    if not probes.store_answers:
+        return None
+    if last_unix_s is not None:
+        return now_unix_s - last_unix_s < silent_after_s
+    began_unix_s = max(probes.observed_since_unix_s, probes.store_since_unix_s)
+    return None if now_unix_s - began_unix_s < silent_after_s else False

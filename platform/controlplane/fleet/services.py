@@ -15,8 +15,8 @@ from engine_pool.view import decode_event
 BATCH_EVENTS: Final = 500
 HEARTBEAT: Final = "ferry:worker-heartbeat"
 WORKER_ALIVE: Final = "ferry:worker-alive"
-HEARTBEAT_TTL_S: Final = 20
-"""Four missed beats, then the worker counts as away."""
+HEARTBEAT_TTL_S: Final = 3600
+"""Longer than it takes to count as away, so that it can be said since when."""
 
 
 def events_copy(*, store: "redis.Redis[bytes]", keys: PoolKeys = FIRST) -> int:
