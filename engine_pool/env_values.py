@@ -44,6 +44,17 @@ def switch(text: str) -> bool:
     return text.lower() == "on"
 
 
+def one_of(*names: str) -> Callable[[str], str]:
+    """Makes a parser of one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(" or ".join(names))
+        return text
+
+    return parse
+
+
 def number(low: float, high: float = float("inf")) -> Callable[[str], float]:
     """Makes a parser of numbers in a range."""
 

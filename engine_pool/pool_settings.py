@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from engine_pool.env_values import integer, number, read, switch
+from engine_pool.env_values import integer, number, one_of, read, switch
 from engine_pool.errors import ConfigError
 from engine_pool.types import EngineKind
 
@@ -28,6 +28,7 @@ INSTALLATION: Final[Mapping[str, Setting]] = {
     "pool": Setting("FERRY_POOL", str),
     "instances": Setting("FERRY_INSTANCES", integer(0, 512)),
     "model": Setting("FERRY_MODEL", str),
+    "dtype": Setting("FERRY_DTYPE", one_of("auto", "bfloat16", "float16", "float32")),
     "served_model_name": Setting("FERRY_SERVED_MODEL_NAME", str),
     "redis_url": Setting("REDIS_URL", str),
     "ray_address": Setting("RAY_ADDRESS", str),

@@ -327,6 +327,7 @@ def _vllm_config(spec: EngineSpec, *, is_cpu: bool) -> "VllmConfig":
     return EngineArgs(
         model=spec.model_path,
         max_model_len=spec.config.max_model_len,
+        dtype=spec.config.dtype,
         max_num_seqs=spec.config.max_running,
         block_size=spec.config.block_size,
         # vLLM's is a rank's, and each has its shard of every block.
