@@ -60,9 +60,9 @@ class PoolConfig:
     """FERRY_TENSOR_PARALLEL, 1-64: ranks that an engine's model is split over, each a process with
     a GPU of its own (on CPU a share of the engine's threads). It divides the model's heads."""
     dtype: str = "auto"
-    """FERRY_DTYPE: what engines compute in and keep as KV, by vLLM's name; auto: the model's own, and
-    for one in float32 what the platform is best at. In float32 an answer does not depend on what
-    else is in the batch."""
+    """FERRY_DTYPE: what engines compute in and keep as KV, by vLLM's name; auto: the model's own,
+    and for one in float32 what the platform is best at. In float32 an answer does not depend on
+    what else is in the batch."""
     engine_memory_gib: float = 2.0
     """FERRY_ENGINE_MEMORY_GIB, GiB that an engine needs besides its KV cache; checked before
     start."""
