@@ -9,7 +9,6 @@ so that Ray and thereby the pool see it at once.
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,19 +20,23 @@ import ray
 import ray.exceptions
 import ray.util
 
+from engine_pool import sigterm
 from engine_pool.class_rules import ClassRules
 from engine_pool.config import RAY_NAMESPACE
+from engine_pool.door import Door
 from engine_pool.engine_spec import EngineSpec
-from engine_pool.errors import EngineFailed, InstanceLost
+from engine_pool.errors import EngineFailed, InstanceLeaving, InstanceLost
 from engine_pool.load_book import LoadBook
 from engine_pool.move_desk import MoveDesk, open_desk
 from engine_pool.ports import ClassedEngine, Engine, EngineRequest, Pong
+from engine_pool.process_guard import ProcessGuard
 from engine_pool.publisher import Publisher, PublisherTimes
+from engine_pool.ray_nodes import own_node_name
 from engine_pool.step_loop import Refused, StepLoop
 from engine_pool.store import connect
 from engine_pool.token_log import LogTimes, StreamError, TokenLogWriter
 from engine_pool.turns import TurnRules
-from engine_pool.types import EngineKind
+from engine_pool.types import EngineKind, InstanceState
 from migration.ports import Refusal, TransferFailed
 
 log = logging.getLogger(__name__)
@@ -46,6 +49,8 @@ ASK_TIMEOUT_S: Final = 8.0
 """Longest wait for another engine's invitation or a measurement: below the caller's 10 s."""
 DEATH_EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h: the engine broke."""
+DRAINING: Final = InstanceState.DRAINING.value
+"""Why its door is closed."""
 
 _decode_requests = msgspec.msgpack.Decoder(list[EngineRequest]).decode
 
@@ -124,6 +129,24 @@ class EngineActor:
         self._invitations: dict[str, dict[str, object]] = {}
         """By actor; an actor's name holds its incarnation, so they do not change."""
         self._host = EngineHost(spec, lambda: make_engine(spec), self._die)
+        self._door = Door(self._host.book)
+        self._node = own_node_name()
+        self._guard = ProcessGuard(self._told_to_end, self._leave, spec.config.term_grace_s)
+        self._guard.start()
+
+    def _told_to_end(self) -> None:
+        """SIGTERM: takes nothing new, and the next `ping` tells the pool, which drains it."""
+        log.warning("told to end; it is drained for up to %g s", self._spec.config.term_grace_s)
+        if isinstance(self._host.desk, MoveDesk):
+            self._host.desk.agent.shut(DRAINING)
+        self._door.close(DRAINING)
+
+    def _leave(self) -> None:
+        """Has what is left go on elsewhere, and ends the process."""
+        why = f"the process of {self._spec.instance} was told to end"
+        self._host.loop.fail(None, StreamError(InstanceLeaving.code, why))
+        self._host.stop()
+        os._exit(0)
 
     def _die(self, error: BaseException) -> None:
         self._host.flush()
@@ -142,7 +165,10 @@ class EngineActor:
 
         Answers after the step that is running. Raises: msgspec.DecodeError, nothing is taken then.
         """
-        answer = self._host.loop.submit(_decode_requests(blob))
+        requests = _decode_requests(blob)
+        if closing := self._door.closing:
+            return [(r.request_id, f"{closing.why}: it takes nothing new") for r in requests]
+        answer = self._host.loop.submit(requests)
         self._host.publisher.nudge()
         return await asyncio.wrap_future(answer)
 
@@ -189,6 +215,27 @@ class EngineActor:
         if isinstance(self._host.desk, MoveDesk):
             self._host.desk.agent.forbid(why)
 
+    async def close_door(self, why: str) -> None:
+        """Takes neither new requests nor moves from now on ("cordoned" or "draining")."""
+        if isinstance(self._host.desk, MoveDesk):
+            shut = asyncio.wrap_future(self._host.desk.agent.shut(why))
+            await asyncio.wait_for(shut, ASK_TIMEOUT_S)
+        self._door.close(why)
+
+    async def open_door(self) -> None:
+        """Takes requests and moves again; not once its process was told to end."""
+        if sigterm.asked_unix_s() is not None:
+            return
+        if isinstance(self._host.desk, MoveDesk):
+            shut = asyncio.wrap_future(self._host.desk.agent.shut(""))
+            await asyncio.wait_for(shut, ASK_TIMEOUT_S)
+        self._door.open()
+
+    async def fail_left(self, code: str, why: str) -> None:
+        """Ends all requests that are here with an error; InstanceLeaving's code has them go on
+        elsewhere from their logs."""
+        self._host.loop.fail(None, StreamError(code, why))
+
     async def use_classes(self, classes: ClassRules) -> None:
         """Treats priority classes so from the next step on."""
         if isinstance(self._host.loop.engine, ClassedEngine):
@@ -221,12 +268,17 @@ class EngineActor:
         """Says who this is and how far its work is (the fields of ports.Pong)."""
         book = self._host.book
         running, waiting = book.request_counts()
+        closing = self._door.closing
+        moved, ended = self._door.gone()
+        told_unix_s = sigterm.asked_unix_s()
+        grace_s = self._spec.config.term_grace_s
+        desk = self._host.desk
         pong = Pong(
             instance=self._spec.instance,
             incarnation=self._spec.incarnation,
             fingerprint=self._spec.fingerprint,
             is_ready=self._host.loop.is_ready,
-            node=socket.gethostname(),
+            node=self._node,
             pid=os.getpid(),
             rss_bytes=self._process.memory_info().rss,
             running=running,
@@ -235,6 +287,17 @@ class EngineActor:
             last_token_unix_s=book.last_token_unix_s,
             is_store_away=self._host.publisher.is_store_away,
             max_model_len=self._host.loop.max_model_len,
+            used_tokens=book.used_tokens,
+            moves=desk.agent.moves if isinstance(desk, MoveDesk) else 0,
+            door=closing.why if closing else "",
+            door_since_unix_s=closing.at_unix_s if closing else None,
+            requests_at_closing=closing.requests if closing else 0,
+            moved_away=moved,
+            ended=ended,
+            leaving_since_unix_s=told_unix_s,
+            leave_deadline_unix_s=None if told_unix_s is None else told_unix_s + grace_s,
+            launched_unix_s=self._spec.launched_unix_s,
+            installation=self._spec.installation,
         )
         return asdict(pong)
 

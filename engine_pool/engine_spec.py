@@ -1,5 +1,6 @@
 """What an engine actor is told at its start. Made by the launcher, sent once, never changed."""
 
+import hashlib
 from dataclasses import dataclass, fields
 
 from engine_pool.config import PoolConfig
@@ -34,6 +35,13 @@ class EngineSpec:
     itself."""
     sample_text: SampleText | None = None
     """Simulated engines only."""
+    launched_unix_s: float = 0.0
+    """When the pool made it."""
+
+    @property
+    def installation(self) -> str:
+        """Tells engines of two installations apart that share one Ray cluster."""
+        return installation_of(self.config.redis_url)
 
     @property
     def fingerprint(self) -> str:
@@ -54,3 +62,8 @@ class EngineSpec:
         )
         moves = [getattr(c, f.name) for f in fields(c) if f.name.startswith("migration")]
         return "|".join(map(str, (*parts, c.max_model_len, *moves)))
+
+
+def installation_of(redis_url: str) -> str:
+    """Returns a digest of the store, which makes an installation; tells no password."""
+    return hashlib.sha256(redis_url.encode()).hexdigest()[:16]

@@ -8,16 +8,18 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Final
 
 import ray
 import ray.exceptions
 import ray.util
+from ray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
 
 from engine_pool.class_rules import ClassRules
 from engine_pool.config import RAY_NAMESPACE, PoolConfig
-from engine_pool.engine_actor import EngineActor
+from engine_pool.engine_process import EngineProcess
 from engine_pool.engine_spec import EngineSpec, SampleText
 from engine_pool.errors import EngineFailed
 from engine_pool.ports import Pong
@@ -31,6 +33,11 @@ CONNECT_TIMEOUT_S: Final = 60.0
 CONNECT_RETRY_S: Final = 0.5
 ASK_TIMEOUT_S: Final = 10.0
 """Of a question to an engine: it answers after the step that it is in."""
+
+ENGINE_PREFIX: Final = "engine:"
+"""Of the names of all engine actors."""
+NODE_ID_LABEL: Final = "ray.io/node-id"
+"""Ray's own label of each node."""
 
 
 class RayEngine:
@@ -86,6 +93,18 @@ class RayEngine:
         """Lets no further move begin at this engine; "": lets them again. Raises: EngineFailed."""
         await self._ask("forbid_moves", why)
 
+    async def close_door(self, why: str) -> None:
+        """Has it take nothing new. Raises: EngineFailed."""
+        await self._ask("close_door", why)
+
+    async def open_door(self) -> None:
+        """Has it take requests again. Raises: EngineFailed."""
+        await self._ask("open_door")
+
+    async def fail_left(self, code: str, why: str) -> None:
+        """Ends all its requests with an error (EngineActor.fail_left). Raises: EngineFailed."""
+        await self._ask("fail_left", code, why)
+
     async def use_classes(self, classes: ClassRules) -> None:
         """Has priority classes treated so. Raises: EngineFailed."""
         await self._ask("use_classes", dict(classes))
@@ -132,7 +151,9 @@ class Launcher:
         self._model = model
         self._max_model_len = max_model_len
         self._text = text
-        self._prefix = f"engine:{config.pool}:"
+        self._prefix = f"{ENGINE_PREFIX}{config.pool}:"
+        self.avoided_nodes: Collection[str] = ()
+        """Ray's ids of nodes that get no new engine as long as another one can have it."""
 
     def use(self, config: PoolConfig) -> None:
         """Starts engines with these settings from now on; those that run keep theirs."""
@@ -151,31 +172,55 @@ class Launcher:
             sample_text=self._text,
         )
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the engines that it starts now (EngineSpec.fingerprint)."""
+        return self.spec(InstanceName("any"), "any").fingerprint
+
+    @property
+    def installation(self) -> str:
+        """Of its engines (EngineSpec.installation)."""
+        return self.spec(InstanceName("any"), "any").installation
+
     def launch(self, instance: InstanceName, incarnation: str) -> RayEngine:
         """Makes the actor; its engine starts with `start`. Returns at once."""
         name = f"{self._prefix}{instance}:{incarnation}"
         wants_gpu = self._config.engine is EngineKind.VLLM and ray.cluster_resources().get("GPU")
-        actor_class = ray.remote(EngineActor).options(
+        actor_class = ray.remote(EngineProcess).options(
             name=name,
             lifetime="detached",
             max_restarts=0,
             # The machine's cores are shared by configuration, not by Ray's accounts.
             num_cpus=0,
             num_gpus=self._config.tensor_parallel if wants_gpu else 0,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy=self._strategy(),
         )
-        return RayEngine(name, actor_class.remote(self.spec(instance, incarnation)))
+        spec = replace(self.spec(instance, incarnation), launched_unix_s=time.time())
+        return RayEngine(name, actor_class.remote(spec))
+
+    def _strategy(self) -> Any:
+        if not self.avoided_nodes:
+            return "SPREAD"
+        # Soft: where nobody else can have it, a node that is drained is better than none.
+        return NodeLabelSchedulingStrategy(
+            hard={}, soft={NODE_ID_LABEL: NotIn(*self.avoided_nodes)}
+        )
 
     def find_living(self) -> dict[str, RayEngine]:
         """Returns the engine actors of this pool that are there already, by name."""
-        found = {}
-        for name in ray.util.list_named_actors():
-            if name.startswith(self._prefix):
-                try:
-                    found[name] = RayEngine(name, ray.get_actor(name))
-                except ValueError:
-                    log.info("%s went away while it was looked up", name)
-        return found
+        return {n: e for n, e in find_engines().items() if n.startswith(self._prefix)}
+
+
+def find_engines() -> dict[str, RayEngine]:
+    """Returns all engine actors that there are, of whatever pool or installation, by name."""
+    found = {}
+    for name in ray.util.list_named_actors():
+        if name.startswith(ENGINE_PREFIX):
+            try:
+                found[name] = RayEngine(name, ray.get_actor(name))
+            except ValueError:
+                log.info("%s went away while it was looked up", name)
+    return found
 
 
 def connect_ray(config: PoolConfig, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
@@ -202,5 +247,8 @@ def _in_words(error: ray.exceptions.RayError) -> str:
     if isinstance(error, ray.exceptions.RayTaskError):
         return str(error.cause)
     if isinstance(error, ray.exceptions.RayActorError):
+        # Ray's own memory monitor says so in these words; the kernel's is seen by its counters.
+        if "running low on memory" in str(error):
+            return "out of memory: Ray ended its process"
         return "its process ended"
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"

@@ -14,8 +14,10 @@ import redis
 
 from engine_pool.board import Board
 from engine_pool.config import PoolConfig
+from engine_pool.engine_spec import installation_of
 from engine_pool.errors import ConfigError
-from engine_pool.launcher import Launcher
+from engine_pool.launcher import Launcher, find_engines
+from engine_pool.orphans import Orphans
 from engine_pool.pool_spec import (
     LOOK_EVERY_S,
     PoolCondition,
@@ -96,6 +98,10 @@ class RunningPool:
         condition = PoolCondition.FAILED if self.problem else PoolCondition.RUNNING
         return PoolState(condition, self.problem, now_unix_s)
 
+    @property
+    def is_running(self) -> bool:
+        return self.scheduler is not None and self._task is not None and not self._task.done()
+
     def _engines_beside(self) -> int:
         return self._neighbours.engines() - self.config.instances
 
@@ -130,6 +136,26 @@ class PoolSet:
         self._wanted: Wanted | None = None
         self._told: dict[str, PoolState] = {}
         self._told_s = float("-inf")
+        self._orphans = Orphans(
+            installation_of(first.redis_url),
+            find_engines,
+            owned=lambda: {a for p in self._running() for a in p.actors},
+            running_pools=lambda: {p.config.pool for p in self._pools.values() if p.is_running},
+            resting_pools=lambda: {p.config.pool for p in self._pools.values() if not p.is_running},
+            tell=self._tell_orphan,
+        )
+
+    def _running(self) -> list[Scheduler]:
+        return [p.scheduler for p in self._pools.values() if p.scheduler is not None]
+
+    def _tell_orphan(self, actor: str, why: str) -> None:
+        """Says it on the board of the actor's pool, or of another one where there is no such."""
+        mine = self._pools.get(actor.split(":")[1])
+        boards = [p.scheduler for p in (mine, *self._pools.values()) if p is not None]
+        for scheduler in boards:
+            if scheduler is not None:
+                scheduler.tell_orphan(actor, why)
+                return
 
     def engines(self) -> int:
         """Returns how many engines all pools together want."""
@@ -138,11 +164,13 @@ class PoolSet:
     async def run(self) -> None:
         """Follows what is wanted until it is cancelled."""
         await self._first_look()
-        while True:
-            await self._bring_to(self._configs())
-            await self._tell()
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self._look()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._orphans.run(), name="orphans")
+            while True:
+                await self._bring_to(self._configs())
+                await self._tell()
+                await asyncio.sleep(LOOK_EVERY_S)
+                await self._look()
 
     async def stop(self) -> None:
         """Ends all engines."""

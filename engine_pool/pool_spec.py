@@ -131,6 +131,7 @@ def pool_config(first: PoolConfig, spec: PoolSpec, wanted: Wanted | None = None)
         classes=classes,
         wishes=spec.wishes,
         node_wishes=wanted.node_wishes if wanted is not None else {},
+        knows_wishes=True,
         is_rolling=spec.is_rolling,
         hold_s=spec.hold_s,
         hold_max=spec.hold_max,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, MutableMapping
 from typing import Final, Protocol
 
 import redis
@@ -24,7 +24,8 @@ from engine_pool.policy.reports import pool_standings
 from engine_pool.policy.standing import Standing
 from engine_pool.rebalancing_account import Account
 from engine_pool.rebalancing_facts import RebalancerState, write_report
-from engine_pool.rebalancing_memory import Memory
+from engine_pool.rebalancing_memory import BUSY, OVER, Memory
+from engine_pool.rebalancing_obstacles import Obstacles
 from engine_pool.rebalancing_permit import STORE_TIMEOUT_S, Permit
 from engine_pool.rebalancing_requests import MovableRequest, movable_requests
 from engine_pool.rebalancing_transit import Transit, with_moves
@@ -40,6 +41,7 @@ TELL_EVERY_S: Final = 1.0
 """Pages show what was done last with this delay at most; a change of state is told at once."""
 WORKING: Final = (InstanceState.SERVING, InstanceState.CORDONED, InstanceState.DRAINING)
 """States in which an instance has requests and answers."""
+DRAINS: Final = (InstanceState.DRAINING, InstanceState.DRAINED)
 
 Say = Callable[[str, str, str], None]
 """Tells an event: kind, headline, detail."""
@@ -69,6 +71,7 @@ class Rebalancer:
         mover: Mover,
         store: "redis.asyncio.Redis[bytes]",
         say: Say,
+        told_obstacles: MutableMapping[InstanceName, str] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -82,6 +85,7 @@ class Rebalancer:
         self._say = say
         self._clock = clock
         self._wall_clock = wall_clock
+        self._obstacles = Obstacles({} if told_obstacles is None else told_obstacles)
         self._permit = Permit(config, live, store, wall_clock)
         self._memory = Memory(clock)
         self._account = Account(self._rule, clock)
@@ -109,12 +113,27 @@ class Rebalancer:
         if verdict is None:
             return
         state, why = verdict.state, verdict.why
+        draining = self._draining()
         if state is RebalancerState.ON:
-            why = self._round(starts)
+            why = self._round(starts, draining)
+        elif state is RebalancerState.FORBIDDEN:
+            self._obstacles.all_stay(draining, why)
+        elif draining:
+            # Somebody waits for the drain, whoever paused what moves by itself.
+            self._round(starts, draining, only_drains=True)
         self._note_state(state, why)
         await self._tell(state, why)
 
-    def _round(self, starts: asyncio.TaskGroup) -> str:
+    def _draining(self) -> list[InstanceName]:
+        return [s.instance for s in self._live.statuses.values() if s.state in DRAINS]
+
+    def _round(
+        self,
+        starts: asyncio.TaskGroup,
+        draining: Collection[InstanceName],
+        *,
+        only_drains: bool = False,
+    ) -> str:
         """Plans a round and starts its moves. Returns why there is none."""
         now_unix_s, began_s = self._wall_clock(), self._clock()
         asked = self._memory.asked(self._live.moves)
@@ -133,9 +152,12 @@ class Rebalancer:
                 transit.going_on,
                 self._memory.pairs.held(began_s),
                 self._config.policy.dispatch.watermark,
+                only_drains=only_drains,
+                drain_moves=self._config.migrations_at_once,
             ),
         )
         self._before = plan.paired
+        self._obstacles.note_round(draining, transit, plan)
         for move in plan.moves:
             report = self._as_asked(move, now_unix_s)
             self._memory.note_asked(report)
@@ -201,6 +223,8 @@ class Rebalancer:
         if code:
             log.info("%s stays at %s: %s", report.request_id, report.source, why)
             self._memory.note_refused(report, code)
+            if code not in OVER and code not in BUSY:
+                self._obstacles.note_refused(report.request_id, why)
             self._account.note_refused(code)
         else:
             self._memory.note_begun(report)
@@ -210,6 +234,8 @@ class Rebalancer:
         """Learns how moves end, those of others included. A listener of the live view."""
         if not isinstance(change, MoveReport) or not self._memory.note_end(change):
             return
+        if change.state is MoveState.ABORTED and change.abort_code not in OVER:
+            self._obstacles.note_refused(change.request_id, change.abort_reason)
         if change.asked_by == ASKED_BY and change.state is MoveState.ABORTED:
             self._account.note_refused(change.abort_code)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import MutableMapping
 from typing import Final
 
 from engine_pool.config import PoolConfig
@@ -10,6 +11,7 @@ from engine_pool.moves import Moves
 from engine_pool.ray_gate import RayGate
 from engine_pool.rebalancer import Rebalancer, Say
 from engine_pool.store import connect_async
+from engine_pool.types import InstanceName
 
 log = logging.getLogger(__name__)
 
@@ -17,17 +19,22 @@ START_AGAIN_S: Final = 5.0
 """After something that nobody foresaw; the instances are kept meanwhile."""
 
 
-async def run_rebalancer(config: PoolConfig, say: Say) -> None:
-    """Follows the pool and rebalances it until it is cancelled; raises nothing else."""
+async def run_rebalancer(
+    config: PoolConfig, say: Say, obstacles: MutableMapping[InstanceName, str]
+) -> None:
+    """Follows the pool and rebalances it until it is cancelled; raises nothing else. `obstacles`:
+    is kept full of why the requests of draining instances do not move."""
     while True:
         try:
-            await _run_once(config, say)
+            await _run_once(config, say, obstacles)
         except Exception:
             log.exception("the rebalancer broke; it starts again in %g s", START_AGAIN_S)
         await asyncio.sleep(START_AGAIN_S)
 
 
-async def _run_once(config: PoolConfig, say: Say) -> None:
+async def _run_once(
+    config: PoolConfig, say: Say, obstacles: MutableMapping[InstanceName, str]
+) -> None:
     store = connect_async(config.redis_url)
     live, gate = LiveView(store, config.keys), RayGate(config)
     moves = Moves(live, gate, config.headroom)
@@ -35,6 +42,7 @@ async def _run_once(config: PoolConfig, say: Say) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(live.run(), name="live view")
             tasks.create_task(gate.run(), name="ray")
-            tasks.create_task(Rebalancer(config, live, moves, store, say).run(), name="rounds")
+            rebalancer = Rebalancer(config, live, moves, store, say, obstacles)
+            tasks.create_task(rebalancer.run(), name="rounds")
     finally:
         await store.aclose()

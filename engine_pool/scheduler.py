@@ -1,10 +1,11 @@
 """The loop of one pool: which instances there should be, and who keeps each.
 
-At its start it adopts the engines that a former pool process left serving and stops those that are
-not wanted. Dispatch is not its business: web processes call the engines directly.
+At its start it adopts the engines that a former pool process left, whatever they do, and brings
+them to what is wanted now. Dispatch is not its business: web processes call the engines directly.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -19,10 +20,15 @@ from engine_pool.errors import EngineFailed
 from engine_pool.instance_keeper import InstanceKeeper
 from engine_pool.launcher import Launcher, RayEngine
 from engine_pool.move_steward import MoveSteward, ServingEngine
+from engine_pool.policy.rollout import Rollout
+from engine_pool.policy.wishes import InstanceWish
 from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.pool_settings import ENGINE_SETTINGS
+from engine_pool.pool_wishes import avoided_nodes, ending_wish, retirement
 from engine_pool.ports import Pong
+from engine_pool.ray_nodes import NodesSeen, look_at_nodes
 from engine_pool.rebalancing_part import run_rebalancer
+from engine_pool.rollouts import Rollouts
 from engine_pool.sampler import Sampler
 from engine_pool.served_model import ServedModel
 from engine_pool.types import EngineKind, InstanceName, InstanceState, InstanceStatus
@@ -30,12 +36,19 @@ from engine_pool.types import EngineKind, InstanceName, InstanceState, InstanceS
 log = logging.getLogger(__name__)
 
 SAMPLE_INTERVAL_S: Final = 1.0
-ADOPT_TIMEOUT_S: Final = 3.0
+LOOK_EVERY_S: Final = 0.5
+"""Between two looks at the instances that are not wanted, and at a rollout."""
+LOOK_AT_NODES_S: Final = 2.0
+"""A node that is told to end says so half a minute before."""
+ADOPT_TIMEOUT_S: Final = 10.0
 """An engine that does not answer for this long at the pool's start is not worth waiting for."""
 TELL_CLASSES_S: Final = 0.5
 """Between two looks for engines that do not know the latest rules of the classes."""
 SIMULATED_STARTS_AT_ONCE: Final = 64
 """A simulated engine starts in a moment; only Ray's worker processes take time."""
+
+Told = tuple[PoolConfig, InstanceWish, dict[str, InstanceWish]]
+"""Settings, what the pool wants of an instance, what the ends of nodes mean for their engines."""
 
 
 class Scheduler:
@@ -55,7 +68,15 @@ class Scheduler:
         self._sampler = Sampler(config.headroom)
         self._keepers: dict[InstanceName, InstanceKeeper] = {}
         self._runs: dict[InstanceName, asyncio.Task[None]] = {}
-        """Of the instances that are wanted; one that is being retired has none."""
+        self._retiring: dict[InstanceName, InstanceWish] = {}
+        """Those that the pool's size leaves out: drained, ended, then forgotten."""
+        self._told: dict[InstanceName, Told] = {}
+        """What each keeper follows."""
+        self._rollouts = Rollouts(board, config.pool)
+        self._rollout = Rollout()
+        self._nodes = NodesSeen()
+        self._obstacles: dict[InstanceName, str] = {}
+        """Why the requests of a draining instance do not move; the rebalancer writes it."""
         self._changed = asyncio.Event()
         self._rebalancing: asyncio.Task[None] | None = None
         self._classes_told: dict[str, ClassRules] = {}
@@ -63,22 +84,33 @@ class Scheduler:
 
     async def run(self) -> None:
         """Serves until it is cancelled."""
-        wanted = self._wanted()
-        known = await self._forget_unwanted(wanted)
-        living = await self._find_living(wanted)
+        known = await self._known()
+        living = await self._find_living()
         steward = MoveSteward(self._config, self._board, self._serving)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._board.run(), name="board")
             tasks.create_task(self._sample(), name="sampler")
             tasks.create_task(steward.run(), name="moves")
             tasks.create_task(self._tell_classes(), name="classes")
+            tasks.create_task(self._look_at_nodes(), name="nodes")
             self._rebalance(tasks)
-            for instance in wanted:
+            # Those beyond the pool's size are drained like any other that is not wanted.
+            for instance in sorted({*self._wanted(), *living}):
                 self._add(tasks, instance, known.get(instance), living.get(instance))
             while True:
-                await self._changed.wait()
+                self._bring_to(tasks)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
                 self._changed.clear()
-                self._bring_to(tasks, self._wanted())
+
+    @property
+    def actors(self) -> set[str]:
+        """Names of the engine actors that are kept."""
+        return {k.handle.actor for k in self._keepers.values() if k.handle is not None}
+
+    def tell_orphan(self, actor: str, why: str) -> None:
+        """Says that an engine was ended that belonged to nobody."""
+        self._board.put_event("orphan_ended", f"{actor} was ended", why, "", "warn")
 
     def use(self, config: PoolConfig) -> None:
         """Goes on with other settings: at once where they concern the number of instances, rules
@@ -89,7 +121,7 @@ class Scheduler:
             self._board.put_event(
                 "pool_settings_changed",
                 f"Pool {config.pool} has other engine settings",
-                f"{changed_settings(before, config)}; each instance has them from its next start",
+                f"{changed_settings(before, config)}; {self._how_changed(config)}",
             )
         if config.instances != before.instances:
             self._board.put_event(
@@ -118,22 +150,45 @@ class Scheduler:
         await self._board.write()
         await self._board.close()
 
+    def _how_changed(self, config: PoolConfig) -> str:
+        if config.is_rolling:
+            return "instances are replaced one by one"
+        return "each instance has them from its next start"
+
     def _wanted(self) -> list[InstanceName]:
         keys = self._config.keys
-        return [instance_name(n, keys) for n in range(1, self._config.instances + 1)]
+        count = self._config.instances + (1 if self._rollout.needs_extra else 0)
+        return [instance_name(n, keys) for n in range(1, count + 1)]
 
-    def _bring_to(self, tasks: asyncio.TaskGroup, wanted: list[InstanceName]) -> None:
-        """Adds the instances that are missing and retires those that are not wanted any more."""
+    def _bring_to(self, tasks: asyncio.TaskGroup) -> None:
+        """Adds the instances that are missing, tells all what is wanted of them, forgets those that
+        were not wanted and have ended."""
+        self._rollout = self._rollouts.look(self._config, self._keepers.values())
+        wanted = self._wanted()
         for instance in wanted:
             if instance not in self._keepers:
                 self._add(tasks, instance, None, None)
-        for instance in self._runs.keys() - set(wanted):
-            run = self._runs.pop(instance)
-            tasks.create_task(self._retire(instance, run), name=f"end of {instance}")
+        now_unix_s = time.time()
+        self._retiring = {
+            instance: self._retiring.get(instance) or retirement(now_unix_s)
+            for instance in self._keepers.keys() - set(wanted)
+        }
+        for instance in self._retiring:
+            if self._keepers[instance].status.state is InstanceState.STOPPED:
+                tasks.create_task(self._forget(instance), name=f"end of {instance}")
+        self._tell_wishes()
         if self._rebalancing is None or self._rebalancing.done():
             self._rebalance(tasks)
-        elif self._rebalancing.cancelling():
-            self._rebalancing.add_done_callback(lambda _: self._changed.set())
+
+    def _tell_wishes(self) -> None:
+        ending = {node: ending_wish(node, at) for node, at in self._nodes.ending.items()}
+        self._launcher.avoided_nodes = avoided_nodes(self._nodes, self._config.node_wishes)
+        for instance, keeper in self._keepers.items():
+            wish = self._retiring.get(instance) or self._rollouts.wish(instance)
+            told = (self._config, wish, ending)
+            if self._told.get(instance) != told:
+                self._told[instance] = told
+                keeper.use(*told)
 
     def _add(
         self,
@@ -143,23 +198,48 @@ class Scheduler:
         living: "tuple[RayEngine, Pong] | None",
     ) -> None:
         status = self._first_status(instance, known)
-        keeper = InstanceKeeper(status, self._config, self._launcher, self._board, self._starts)
+        keeper = InstanceKeeper(
+            status,
+            self._config,
+            self._launcher,
+            self._board,
+            self._starts,
+            obstacle=lambda: self._obstacles.get(instance, ""),
+        )
+        self._told.pop(instance, None)
+        keeper.use(self._config)
         if living is not None:
             keeper.adopt(*living)
         self._keepers[instance] = keeper
         self._runs[instance] = tasks.create_task(keeper.run(), name=instance)
 
-    async def _retire(self, instance: InstanceName, run: asyncio.Task[None]) -> None:
+    async def _forget(self, instance: InstanceName) -> None:
+        """Takes an instance out of the view that is not wanted any more and has ended."""
+        keeper, run = self._keepers.pop(instance), self._runs.pop(instance)
         run.cancel()
         await asyncio.wait({run})
-        await self._keepers[instance].retire()
-        del self._keepers[instance]
+        await keeper.stop()
+        self._board.put_event(
+            "instance_retired",
+            f"{instance} is not wanted any more",
+            keeper.status.cause,
+            instance,
+        )
         self._board.forget(instance)
         # It may be wanted again meanwhile.
         self._changed.set()
 
+    async def _look_at_nodes(self) -> None:
+        """Follows which nodes there are and which of them are about to end."""
+        while True:
+            try:
+                self._nodes = await asyncio.to_thread(look_at_nodes)
+            except Exception as error:  # noqa: BLE001 - Ray raises many kinds while it is away
+                log.info("Ray does not say which nodes there are: %s", type(error).__name__)
+            await asyncio.sleep(LOOK_AT_NODES_S)
+
     def _rebalance(self, tasks: asyncio.TaskGroup) -> None:
-        rebalancing = run_rebalancer(self._config, self._board.put_event)
+        rebalancing = run_rebalancer(self._config, self._board.put_event, self._obstacles)
         self._rebalancing = tasks.create_task(rebalancing, name="rebalancer")
 
     async def _tell_classes(self) -> None:
@@ -175,37 +255,36 @@ class Scheduler:
                         log.warning("%s: classes not told yet: %s", end.engine.actor, error)
             await asyncio.sleep(TELL_CLASSES_S)
 
-    async def _forget_unwanted(
-        self, wanted: list[InstanceName]
-    ) -> dict[InstanceName, InstanceStatus]:
-        """Removes instances of a former, larger pool from the view; returns the statuses of the
-        others."""
+    async def _known(self) -> dict[InstanceName, InstanceStatus]:
+        """Returns the statuses that a former pool process left, and takes those out of the view
+        that are not wanted any more; where their engines live, they come back."""
         try:
             statuses, _ = await self._board.read()
         except redis.RedisError as error:
             log.warning("the store does not answer yet: %s", type(error).__name__)
             return {}
         mine = {s.instance: s for s in statuses if s.pool == self._config.pool}
-        for instance in mine.keys() - set(wanted):
+        for instance in mine.keys() - set(self._wanted()):
             self._board.forget(instance)
         return mine
 
-    async def _find_living(
-        self, wanted: list[InstanceName]
-    ) -> dict[InstanceName, tuple[RayEngine, Pong]]:
-        """Returns the engines that serve already; ends those that are not wanted or half
-        started."""
+    async def _find_living(self) -> dict[InstanceName, tuple[RayEngine, Pong]]:
+        """Returns the engines that serve already; ends those that are there twice, half started or
+        do not answer."""
         found = await asyncio.to_thread(self._launcher.find_living)
         living: dict[InstanceName, tuple[RayEngine, Pong]] = {}
         answers = await asyncio.gather(*(_pong_or_none(e) for e in found.values()))
+        installation = self._launcher.installation
         for engine, pong in zip(found.values(), answers, strict=True):
-            name = InstanceName(pong.instance) if pong else None
-            is_fit = pong is not None and name in wanted and name not in living
-            wished = self._launcher.spec(InstanceName("any"), "any").fingerprint
-            if is_fit and pong.is_ready and pong.fingerprint == wished:
-                living[name] = (engine, pong)
+            if pong is not None and pong.installation != installation:
+                continue  # another installation's, in the same Ray cluster
+            if pong is not None and pong.is_ready and InstanceName(pong.instance) not in living:
+                living[InstanceName(pong.instance)] = (engine, pong)
             else:
                 log.info("%s is left from before and is ended", engine.actor)
+                self._board.put_event(
+                    "orphan_ended", f"{engine.actor} was ended", "it was left from before"
+                )
                 engine.kill()
         return living
 
@@ -217,7 +296,7 @@ class Scheduler:
             state=InstanceState.STOPPED,
             cause="not started yet",
             since_unix_s=time.time(),
-            node="",
+            node=known.node if known else "",
             model=self._model.name,
             engine=self._config.engine,
             restarts=known.restarts if known else 0,

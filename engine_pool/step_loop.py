@@ -15,7 +15,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from engine_pool.errors import EngineFailed, EngineRefused, ReplayRefused, RequestExpired
+from engine_pool.errors import (
+    EngineFailed,
+    EngineRefused,
+    InstanceLeaving,
+    ReplayRefused,
+    RequestExpired,
+)
 from engine_pool.load_book import LoadBook
 from engine_pool.ports import Engine, EngineLoad, EngineRequest, StepOutput
 from engine_pool.step_streams import StepClock, Stream, with_times

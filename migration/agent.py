@@ -76,6 +76,7 @@ class MigrationAgent:
         self._joined: dict[PeerLink, set[str]] = {}
         """Channels of others that were opened over a link: they go with it."""
         self._forbidden = ""
+        self._closed_door = ""
         self._measurements = Measurements(plane, shape, self._send, self._post)
         self._office = Office(
             settings=settings,
@@ -118,6 +119,23 @@ class MigrationAgent:
         """Lets no further move begin, neither from here nor to here, but those of the self-test;
         "": lets them again."""
         self._post(partial(setattr, self, "_forbidden", why))
+
+    def shut(self, why: str) -> "Future[None]":
+        """Lets no further move come to here, but those of the self-test; "": lets them again.
+        Those that go on, and those that leave, are not concerned. Done once it is so."""
+        answer: Future[None] = Future()
+
+        def shut() -> None:
+            self._closed_door = why
+            answer.set_result(None)
+
+        self._post(shut)
+        return answer
+
+    @property
+    def moves(self) -> int:
+        """Moves that come or go now; may be of a moment ago."""
+        return sum(not m.is_over for m in self._moves())
 
     def migrate(self, wish: MoveWish, invitation: Invitation) -> "Future[Refusal | None]":
         """Begins a move. Answers once the request was found fit to go; it goes on by itself then.
@@ -303,6 +321,8 @@ class MigrationAgent:
     def _why_not_here(self, prepare: messages.Prepare) -> Refusal | None:
         if why := self._why_disabled(prepare.asked_by):
             return Refusal("disabled", why)
+        if self._closed_door and prepare.asked_by != SELF_TEST:
+            return Refusal("refused", f"it takes no requests: it is {self._closed_door}")
         if prepare.move in self._destinations:
             return Refusal("refused", "a move of this id is known here already")
         if prepare.shape != self._shape:

@@ -20,6 +20,7 @@ class Trigger(StrEnum):
     """It died, could not start, does not answer or makes no progress."""
     CORDON = "cordon"
     UNCORDON = "uncordon"
+    """It serves again, whatever it did."""
     DRAIN = "drain"
     EMPTY = "empty"
     """Proven empty while draining."""
@@ -51,11 +52,15 @@ TRANSITIONS: Final[dict[S, dict[Trigger, S]]] = {
     },
     S.DRAINING: {
         Trigger.EMPTY: S.DRAINED,
+        Trigger.CORDON: S.CORDONED,
         Trigger.UNCORDON: S.SERVING,
         Trigger.FAILED: S.LOST,
         Trigger.STOP: S.STOPPING,
     },
     S.DRAINED: {
+        # Something came to it all the same.
+        Trigger.DRAIN: S.DRAINING,
+        Trigger.CORDON: S.CORDONED,
         Trigger.UNCORDON: S.SERVING,
         Trigger.FAILED: S.LOST,
         Trigger.STOP: S.STOPPING,

@@ -1,6 +1,7 @@
 """One round of rebalancing: which requests start to move now, and why, or why none does.
 
-Three rules, in this order: a head of the line that is blocked where it waits goes to an instance
+Draining instances first: what they have goes to any open instance with room. Then three rules, in
+this order: a head of the line that is blocked where it waits goes to an instance
 without a queue that has room for it (no copy); one that fits nowhere gets the one move that makes
 room (defragment.py); then instances are paired, least free with freest, and requests move while
 both sides of a pair qualify (Llumnix, OSDI 2024, sections 4.1 and 4.4.3). Every planned move
@@ -28,6 +29,9 @@ from engine_pool.types import InstanceName
 R = TypeVar("R", bound=Movable)
 Ends = tuple[InstanceName, InstanceName]
 """Source and destination."""
+PLACES_TRIED = 8
+"""For the next request of a drain: where the freest do not take any, the others hardly do, and a
+large pool's round stays short."""
 RequestsOf = Callable[[InstanceName], Iterable[R]]
 """What an instance has: running requests in any order, queued ones as they stand in line. Requests
 that are on their way already are left out, or cannot move."""
@@ -44,6 +48,11 @@ class Restraints:
     """Pairs that did not reach each other lately."""
     watermark: float = 0.0
     """Share of its capacity that an engine keeps free at admission."""
+    only_drains: bool = False
+    """Automatic moves are paused or off: nothing leaves but what is drained."""
+    drain_moves: int = 0
+    """Moves of one instance at the same time, of a drain, where that is more than the rule's: as
+    many as its engine takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +93,17 @@ def plan_round(
     restraints: Restraints | None = None,
 ) -> Round[R]:
     """Plans one round; the same for every order of `standings`, which stay as they are."""
-    plan = _Plan(standings, requests_of, rule, headroom, restraints or Restraints())
+    restraints = restraints or Restraints()
+    plan = _Plan(standings, requests_of, rule, headroom, restraints)
+    drains = plan.empty_draining()
+    if restraints.only_drains:
+        return Round(tuple(plan.moves), drains, tuple(plan.idle))
     if rule.defragments:
         plan.free_heads()
     pairs = plan.pairs(before or {})
     for one in pairs:
         plan.even_out(one)
-    return Round(tuple(plan.moves), pairs, tuple(plan.idle))
+    return Round(tuple(plan.moves), (*drains, *pairs), tuple(plan.idle))
 
 
 class _Plan(Generic[R]):
@@ -116,14 +129,76 @@ class _Plan(Generic[R]):
         self._restraints = restraints
         self._going_on = Counter(restraints.going_on)
         self._tokens = 0
+        self._filled: set[InstanceName] = set()
+        """Destinations of drains in this round."""
         self._places: dict[InstanceName, Standing] = {}
         """Where a blocked head may go, the freest at the round's start first."""
         self._largest_tokens = 0
         """The most room of a place."""
 
+    def empty_draining(self) -> tuple[Pair, ...]:
+        """Moves what draining instances have to any open instance with room, the freest first:
+        their thresholds are about who should give, and these have to."""
+        pairs = []
+        for s in sorted(self._now.values(), key=lambda s: s.instance):
+            if s.is_draining and not s.is_idle:
+                pairs += self._empty(s.instance)
+        return tuple(pairs)
+
+    def _empty(self, source: InstanceName) -> list[Pair]:
+        found: dict[InstanceName, Pair] = {}
+        while True:
+            places = self._places_for(source)
+            free = [p for p in places if not self._is_draining_busy(p.instance)]
+            busy = source if self._is_draining_busy(source) else None
+            if busy is None and places and not free:
+                busy = places[0].instance
+            if busy is not None:
+                self._rest(source, busy, f"{self._going_on[busy]} moves go on at {busy}")
+            elif not places:
+                self._rest(source, source, "no other instance is open and has a place free")
+            tried = () if busy is not None else free[:PLACES_TRIED]
+            if not any(self._send_away(source, p, found) for p in tried):
+                return list(found.values())
+
+    def _places_for(self, source: InstanceName) -> list[Standing]:
+        """Returns where a draining instance's requests may go, the best first."""
+        open_ones = (
+            s
+            for s in self._now.values()
+            if s.is_open and not s.is_draining and s.batch < s.max_running
+        )
+        reached = [s for s in open_ones if self._reaches(self._now[source], s)]
+        # One without a queue first: where requests wait, the room is theirs.
+        return sorted(
+            reached,
+            key=lambda s: (s.waiting > 0, -self._steps(s), -s.free_tokens, s.instance),
+        )
+
+    def _send_away(
+        self, source: InstanceName, place: Standing, found: dict[InstanceName, Pair]
+    ) -> bool:
+        """Plans one move out of a draining instance to a place, if there is one that can go."""
+        s = self._now[source]
+        chosen = select(self._of(source), s, place, self._rule, self._headroom)
+        if not isinstance(chosen, Selection):
+            self._rest(source, place.instance, chosen.why)
+            return False
+        steps = self._steps(place)
+        why = f"{source} drains and {place.instance} {in_words(steps)} is open"
+        if not self._add(chosen.request, source, place.instance, why, chosen.reason):
+            return False
+        found.setdefault(place.instance, Pair(source, place.instance, self._steps(s), steps, why))
+        return True
+
+    def _is_draining_busy(self, instance: InstanceName) -> bool:
+        most = max(self._restraints.drain_moves, self._rule.moves_per_instance)
+        return self._going_on[instance] >= most
+
     def free_heads(self) -> None:
         """Moves heads of the line that are blocked, or makes room for them."""
-        blocked = [s for s in self._now.values() if not s.is_draining and self._is_blocked(s)]
+        staying = (s for s in self._now.values() if not s.is_draining)
+        blocked = [s for s in staying if s.instance not in self._filled and self._is_blocked(s)]
         if not blocked:
             return
         self._open_places()
@@ -135,7 +210,10 @@ class _Plan(Generic[R]):
 
     def pairs(self, before: Mapping[InstanceName, InstanceName]) -> tuple[Pair, ...]:
         """Pairs what is left; two that do not reach each other get somebody else."""
-        found = pair(tuple(self._now.values()), self._rule, self._headroom, before)
+        rest = tuple(s for s in self._now.values() if not s.is_draining)
+        found = pair(rest, self._rule, self._headroom, before)
+        # What was just sent there for a drain does not go on at once.
+        found = tuple(p for p in found if p.source not in self._filled)
         apart = self._restraints.apart
         if not any((p.source, p.destination) in apart for p in found):
             return found
@@ -161,7 +239,7 @@ class _Plan(Generic[R]):
                 return
             source, destination = self._now[p.source], self._now[p.destination]
             # The queue of a source that stays gets no shorter by moving one that is not its head.
-            requests = (r for r in self._of(p.source) if source.is_draining or r.kv_tokens > 0)
+            requests = (r for r in self._of(p.source) if r.kv_tokens > 0)
             chosen = select(requests, source, destination, self._rule, self._headroom)
             if not isinstance(chosen, Selection):
                 self._rest(p.source, p.destination, chosen.why)

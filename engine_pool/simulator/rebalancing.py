@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from engine_pool.config import PoolConfig
 from engine_pool.policy.rebalancing import Restraints, plan_round
 from engine_pool.policy.settings import PolicySettings
 from engine_pool.policy.shifted import sums_with, sums_without
@@ -15,6 +16,9 @@ from engine_pool.simulator.books_model import Candidate
 from engine_pool.simulator.instance_model import Instance
 from engine_pool.simulator.move_record import Move
 from engine_pool.types import InstanceName
+
+_DEFAULT = PoolConfig()
+"""A simulated engine takes as many moves at once as a live one by default."""
 
 
 class MovingPool(Protocol):
@@ -47,7 +51,12 @@ class Rebalancer:
             self._rule,
             self._headroom,
             self._before,
-            Restraints({name: i.moves for name, i in instances.items()}, (), self._watermark),
+            Restraints(
+                {name: i.moves for name, i in instances.items()},
+                (),
+                self._watermark,
+                drain_moves=_DEFAULT.migrations_at_once,
+            ),
         )
         self._before = planned.paired
         for one in planned.moves:

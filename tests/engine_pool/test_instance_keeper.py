@@ -33,6 +33,9 @@ class FakeHandle:
         self.is_silent = False
         self.is_stopped = False
         self.is_killed = False
+        self.is_jammed = False
+        self.doors: list[str] = []
+        self.left_failed: list[str] = []
 
     async def start(self, timeout_s: float) -> Pong:
         return await asyncio.shield(self.started)
@@ -45,6 +48,18 @@ class FakeHandle:
     async def wait_end(self) -> str:
         return await asyncio.shield(self.ended)
 
+    async def close_door(self, why: str) -> None:
+        self.doors.append(why)
+        if not self.is_jammed:
+            self.pong = replace(self.pong, door=why, door_since_unix_s=1.0)
+
+    async def open_door(self) -> None:
+        self.doors.append("")
+        self.pong = replace(self.pong, door="", door_since_unix_s=None)
+
+    async def fail_left(self, code: str, why: str) -> None:
+        self.left_failed.append(code)
+
     async def stop(self, timeout_s: float) -> None:
         self.is_stopped = True
 
@@ -53,6 +68,8 @@ class FakeHandle:
 
 
 class FakeLauncher:
+    fingerprint = "f"
+
     def __init__(self) -> None:
         self.handles: list[FakeHandle] = []
 
@@ -76,6 +93,7 @@ class FakeBoard:
 class Scene:
     def __init__(self) -> None:
         self.launcher, self.board, self.now_s = FakeLauncher(), FakeBoard(), 0.0
+        self.oom_kills = 0
         first = InstanceStatus(
             instance=InstanceName("i-01"),
             pool="default",
@@ -93,6 +111,7 @@ class Scene:
             self.launcher,
             self.board,
             asyncio.Semaphore(1),
+            oom_kills=lambda: self.oom_kills,
             clock=lambda: self.now_s,
             wall_clock=lambda: self.now_s,
         )

@@ -229,7 +229,7 @@ def test_a_draining_instance_gives_everything_away() -> None:
     scene.show((running(16, name="r0"),), queue=())
     scene.live.apply(status("i-01", InstanceState.DRAINING))
     (move,) = scene.turn()
-    assert move.reason.startswith("i-01 drains and i-02 idle > 48")
+    assert move.reason.startswith("i-01 drains and i-02 idle is open")
 
 
 @pytest.mark.parametrize(
