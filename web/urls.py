@@ -5,10 +5,12 @@ from django.urls import URLPattern, URLResolver, path
 from web import ledger_urls, tenant_urls
 from web.views import (
     cluster,
+    drains,
     events,
     instances,
     migrations,
     move_dialog,
+    nodes,
     playground,
     preflight,
     rebalancing,
@@ -30,6 +32,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("cluster/requests/", instances.requests, name="cluster-requests"),
     path("instances/<str:name>/", instances.instance, name="instance"),
     path("requests/<str:request_id>/migrate/", move_dialog.migrate, name="migrate"),
+    path("instances/<str:name>/<slug:action>/", drains.instance_action, name="instance-action"),
+    path("nodes/<str:node>/", nodes.node, name="node"),
+    path("nodes/<str:node>/<slug:action>/", drains.node_action, name="node-action"),
     path("migrations/", migrations.migrations, name="migrations"),
     path("migrations/preflight/", preflight.preflight, name="preflight"),
     path("migrations/<str:migration_id>/", migrations.migration, name="migration"),

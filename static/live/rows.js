@@ -17,7 +17,7 @@ export class RowView {
   constructor(element = cloned("tpl-row")) {
     this.element = element;
     this.cell = {};
-    for (const name of ["name", "badge", "kv", "segs", "caption", "free-num", "mark", "run", "wait", "step", "in-out", "age"]) {
+    for (const name of ["name", "row-menu", "badge", "kv", "segs", "caption", "free-num", "mark", "run", "wait", "step", "in-out", "age"]) {
       this.cell[name] = find(element, `.${name}`);
     }
     this.word = find(element, ".badge .word");
@@ -34,9 +34,12 @@ export class RowView {
     this.row = row;
     setAttr(this.element, "data-name", name);
     setAttr(this.element, "data-state", row.state);
+    setAttr(this.element, "data-wanted", row.wanted);
     setText(cell.name, shortName(name));
     setAttr(cell.name, "title", name);
     setAttr(cell.name, "href", `/instances/${encodeURIComponent(name)}/`);
+    setAttr(cell["row-menu"], "href", `/instances/${encodeURIComponent(name)}/`);
+    setAttr(cell["row-menu"], "aria-label", `Actions for ${name}`);
     setAttr(cell.badge, "data-state", row.state);
     setAttr(this.glyph, "href", `#ic-state-${row.state}`);
     setText(this.word, stateWord(row.state));
@@ -153,7 +156,10 @@ export class RowTable {
     const body = document.createElement("tbody");
     body.dataset.node = node;
     const head = cloned("tpl-node");
-    find(head, "b").textContent = node;
+    const place = `/nodes/${encodeURIComponent(node)}/`;
+    setText(find(head, ".node-name"), node);
+    setAttr(find(head, ".node-name"), "href", place);
+    setAttr(find(head, ".node-drain"), "href", `${place}drain/`);
     body.append(head);
     this.table.insertBefore(body, bodies.find((b) => byName(b.dataset.node, node) > 0) ?? null);
     return body;

@@ -56,6 +56,7 @@ class FakeWatch:
 
     def __init__(self, view: FakeView, desired: int) -> None:
         self.observer = observers.Observer(view, desired=desired)
+        self.client = SimpleNamespace(view=view, config=SimpleNamespace(pool=self.pool))
         self.samples: list[object] = []
 
     def start(self) -> None:
@@ -97,13 +98,16 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
     for module in (
         "controlplane.fleet.api",
         "controlplane.fleet.api_requests",
+        "controlplane.fleet.fleet_now",
         "web.consumers",
         "web.views.cluster",
+        "web.views.drains",
         "web.views.events",
         "web.views.frame",
         "web.views.instances",
         "web.views.migrations",
         "web.views.move_dialog",
+        "web.views.nodes",
         "web.views.playground",
         "web.views.preflight",
         "web.views.rebalancing",
@@ -122,6 +126,7 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
     client = SimpleNamespace(view=view, config=SimpleNamespace(pool="default"))
     monkeypatch.setattr("controlplane.fleet.move_selectors.pool_client", lambda: client)
     for module in ("web.views.move_dialog", "web.views.preflight"):
+    monkeypatch.setattr("controlplane.fleet.fleet_now.served_clients", lambda: [client])
         monkeypatch.setattr(f"{module}.preflight_get", lambda: None)
     return made
 

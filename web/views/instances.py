@@ -7,14 +7,18 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_safe
 
+from controlplane.fleet import fleet_now as fleet
 from controlplane.fleet.middleware import PARAMETER
 from controlplane.fleet.observer import Observer, Picture
 from controlplane.fleet.picture import BAND_STEPS, InstanceRow, natural
 from controlplane.fleet.rebalancing_picture import thinks_of_row
 from controlplane.fleet.watch import fleet_watch
+from controlplane.fleet.wish_rows import wishes_now
+from controlplane.fleet.wish_selectors import drain_of
 from controlplane.tenants.access import Role
 from engine_pool.client import served_clients
 from engine_pool.types import InstanceLoad, RequestLoad
+from web.drain_panel import actions_of, notes_of, panel_of
 from web.views.access import needs
 from web.views.frame import render_page
 
@@ -58,12 +62,16 @@ def instance(request: HttpRequest, name: str) -> HttpResponse:
             return redirect(f"{request.path}?{urlencode({PARAMETER: pool})}")
         raise Http404("There is no instance of this name.")
     side = side_of(watch.observer, picture, name, REQUESTS_SHOWN)
+    drain = drain_of(name, watch.pool, fleet.fleet_now(), wishes_now())
     context = {
         "page": "cluster",
         "name": name,
         "row": row,
         "side": side,
         "sentence": sentence(row),
+        "notes": notes_of(drain),
+        "actions": actions_of(drain),
+        "panel": panel_of(drain, picture.at_unix_s),
         "rebalancer": thinks_of_row(row, picture.rebalancing, picture.at_unix_s),
         "band": BAND_STEPS,
         "now_unix_s": picture.at_unix_s,
