@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from controlplane.fleet.picture import BAND_STEPS, SHORT_BELOW_STEPS, Freeness
+from controlplane.fleet.picture import BAND_STEPS, SHORT_BELOW_STEPS, Band, Freeness
 from controlplane.fleet.tiles import SPARK_POINTS
 
 BAR_KINDS: Final = (
@@ -76,19 +76,19 @@ def gauge_percent(freeness: Freeness) -> float | None:
     return round(min(100.0, max(0.0, 100 * (_position(freeness) - low) / (high - low))), 1)
 
 
-def gauge_tone(freeness: Freeness) -> str:
-    """Returns the mark's colour by the thresholds."""
+def gauge_tone(freeness: Freeness, band: Band = BAND_STEPS) -> str:
+    """Returns the mark's colour by the thresholds. `band`: of the pool's scaling."""
     if freeness is None:
         return "none"
     if freeness == "idle":
         return "spare"
     if freeness == "draining":
         return "drain"
-    if freeness < SHORT_BELOW_STEPS:
+    if freeness < min(SHORT_BELOW_STEPS, band[0]):
         return "short"
-    if freeness < BAND_STEPS[0]:
+    if freeness < band[0]:
         return "low"
-    return "band" if freeness <= BAND_STEPS[1] else "spare"
+    return "band" if freeness <= band[1] else "spare"
 
 
 def spark_path(values: Sequence[float | None]) -> str:

@@ -25,6 +25,7 @@ KEYS: Final = {
     "tenant-keys": "k",
     "tenant-usage": "u",
     "slo": "l",
+    "scaling": "n",
     "whatif": "w",
     "audit": "a",
     "playground": "p",
@@ -72,6 +73,7 @@ def _platform(access: Access, pool: str) -> list[tuple[str, list[Item]]]:
             _item("slo", "SLO", "target", "web:slo"),
         ]),
         ("Why", [
+            _item("scaling", "Scaling", "scaling", "web:scaling"),
             _item("whatif", "What if", "flask", "web:whatif"),
             _item("audit", "Audit", "audit", "web:audit"),
         ]),

@@ -2,7 +2,7 @@
 
 import { Charts } from "./charts.js";
 import { byId, dataBlock, find, setAttr, setText } from "./dom.js";
-import { sparkPath } from "./drawing.js";
+import { sparkPath, useBand } from "./drawing.js";
 import { EventList } from "./events.js";
 import { Grid } from "./grid.js";
 import { named } from "./messages.js";
@@ -74,6 +74,7 @@ function drawRebalancing(now) {
 
 const moves = new MovesPanel(/** @type {HTMLElement} */ (byId("moves")), byId("rows-box"));
 
+useBand(snap.band);
 const pool = snap.pool;
 if (rows) {
   live.on(`cluster:${pool}`, (all, changed, gone) => {

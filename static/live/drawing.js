@@ -16,6 +16,12 @@ const GAUGE_SCALE_STEPS = 160;
 const SPARK_POINTS = 40;
 export const SHORT_BELOW_STEPS = 48;
 export const BAND_STEPS = [160, 960];
+let band = BAND_STEPS;
+
+/** The band of the pool's own scaling counts from now on. @param {number[]} wanted */
+export function useBand(wanted) {
+  band = wanted;
+}
 
 /** @param {number} value @param {number} digits */
 const rounded = (value, digits) => Math.round(value * 10 ** digits) / 10 ** digits;
@@ -56,9 +62,9 @@ export function gaugeTone(freeness) {
   if (freeness === null) return "none";
   if (freeness === "idle") return "spare";
   if (freeness === "draining") return "drain";
-  if (freeness < SHORT_BELOW_STEPS) return "short";
-  if (freeness < BAND_STEPS[0]) return "low";
-  return freeness <= BAND_STEPS[1] ? "band" : "spare";
+  if (freeness < Math.min(SHORT_BELOW_STEPS, band[0])) return "short";
+  if (freeness < band[0]) return "low";
+  return freeness <= band[1] ? "band" : "spare";
 }
 
 /** An SVG path of 100 x 20, newest at the right, with gaps. @param {(number | null)[]} values */

@@ -111,6 +111,7 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         "web.views.playground",
         "web.views.preflight",
         "web.views.rebalancing",
+        "web.views.scaling",
         "web.views.status",
         "web.views.whatif",
         "web.tenant_dialog",
@@ -125,8 +126,8 @@ def watch(view: FakeView, monkeypatch: pytest.MonkeyPatch) -> FakeWatch:
         monkeypatch.setattr(f"{module}.facts_of", lambda ids: {})
     client = SimpleNamespace(view=view, config=SimpleNamespace(pool="default"))
     monkeypatch.setattr("controlplane.fleet.move_selectors.pool_client", lambda: client)
-    for module in ("web.views.move_dialog", "web.views.preflight"):
     monkeypatch.setattr("controlplane.fleet.fleet_now.served_clients", lambda: [client])
+    for module in ("web.views.move_dialog", "web.views.preflight"):
         monkeypatch.setattr(f"{module}.preflight_get", lambda: None)
     return made
 

@@ -39,8 +39,9 @@ def gauge_percent(value: Any) -> float | None:
 
 
 @register.filter
-def gauge_tone(value: Any) -> str:
-    return drawing.gauge_tone(_or_none(value))
+def gauge_tone(value: Any, band: Any = None) -> str:
+    """`band`: of the pool's scaling, where the page has it."""
+    return drawing.gauge_tone(_or_none(value), _or_none(band) or BAND_STEPS)
 
 
 @register.simple_tag
@@ -49,9 +50,10 @@ def bar_rects(row: InstanceRow | None) -> list[drawing.Rect]:
 
 
 @register.simple_tag
-def gauge_band() -> dict[str, float]:
+def gauge_band(band: Any = None) -> dict[str, float]:
     """Returns where the band's box stands on the gauge, in percent."""
-    low, high = (drawing.gauge_percent(float(steps)) or 0.0 for steps in BAND_STEPS)
+    wanted = _or_none(band) or BAND_STEPS
+    low, high = (drawing.gauge_percent(float(steps)) or 0.0 for steps in wanted)
     return {"x": low, "width": round(high - low, 1)}
 
 

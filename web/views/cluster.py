@@ -11,7 +11,7 @@ from controlplane.fleet import picture as pictures
 from controlplane.fleet.charts import LINES_MAX
 from controlplane.fleet.live_moves import MoveRow
 from controlplane.fleet.observer import Picture
-from controlplane.fleet.tiles import TileRow
+from controlplane.fleet.tiles import TileRow, number
 from controlplane.fleet.watch import fleet_watch
 from controlplane.tenants.access import Role
 from web.live import ROWS_MAX, snapshot_of
@@ -27,14 +27,6 @@ TILE_LABELS: Final = {
     "output": "Output tokens, 10 s",
     "kv": "KV used",
     "moves": "Moves, 5 min",
-}
-LEVEL_WORDS: Final = {
-    "short": f"under {pictures.SHORT_BELOW_STEPS}",
-    "low": f"{pictures.SHORT_BELOW_STEPS}–{pictures.BAND_STEPS[0]}",  # noqa: RUF001
-    "band": f"in the band {pictures.BAND_STEPS[0]}–{pictures.BAND_STEPS[1]}",  # noqa: RUF001
-    "high": f"over {pictures.BAND_STEPS[1]}",
-    "spare": f"over {pictures.SPARE_ABOVE_STEPS:,}, or idle",
-    "none": "no report",
 }
 MOVES_SHOWN: Final = 6
 """Rows of the panel; more are counted."""
@@ -94,7 +86,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "rebalancing": picture.rebalancing,
         "sides": sides_of(watch.observer, picture) if view == "rows" else [],
         "least": list(picture.least.items()),
-        "band": pictures.BAND_STEPS,
+        "band": picture.band,
         "events": list(picture.events.items()),
         "oldest_event_unix_s": min(
             (e.at_unix_s for e in picture.events.values()), default=picture.at_unix_s
@@ -128,13 +120,28 @@ def legend(picture: Picture) -> list[LegendEntry]:
     return [
         *(
             LegendEntry(f"level:{level}", "serving", level, word, levels.count(level))
-            for level, word in LEVEL_WORDS.items()
+            for level, word in level_words(picture.band).items()
         ),
         *(
             LegendEntry(f"state:{s}", s, "none", s.replace("_", " "), states.count(s))
             for s in STATES_SHOWN
         ),
     ]
+
+
+def level_words(band: pictures.Band) -> dict[str, str]:
+    """Returns what each of the grid's colours means, in steps; `band`: of the pool's scaling."""
+    low, high = (number(steps) for steps in band)
+    short = number(min(pictures.SHORT_BELOW_STEPS, band[0]))
+    spare = number(max(pictures.SPARE_ABOVE_STEPS, band[1]))
+    return {
+        "short": f"under {short}",
+        "low": f"{short}–{low}",  # noqa: RUF001
+        "band": f"in the band {low}–{high}",  # noqa: RUF001
+        "high": f"over {high}",
+        "spare": f"over {spare}, or idle",
+        "none": "no report",
+    }
 
 
 def _by_node(rows: Iterable[tuple[str, T]]) -> list[tuple[str, list[tuple[str, T]]]]:
@@ -146,6 +153,6 @@ def _snapshot(picture: Picture, topics: list[str], pool: str) -> dict[str, Any]:
         "pool": pool,
         "topics": {topic: snapshot_of(picture, topic) for topic in topics},
         "series": picture.point.series,
-        "band": pictures.BAND_STEPS,
+        "band": picture.band,
         "thresholds": [picture.rebalancing.below_steps, picture.rebalancing.above_steps],
     }

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 from controlplane.fleet import fleet_now as fleet
 from controlplane.fleet.middleware import PARAMETER
 from controlplane.fleet.observer import Observer, Picture
-from controlplane.fleet.picture import BAND_STEPS, InstanceRow, natural
+from controlplane.fleet.picture import InstanceRow, natural
 from controlplane.fleet.rebalancing_picture import thinks_of_row
 from controlplane.fleet.watch import fleet_watch
 from controlplane.fleet.wish_rows import wishes_now
@@ -73,7 +73,7 @@ def instance(request: HttpRequest, name: str) -> HttpResponse:
         "actions": actions_of(drain),
         "panel": panel_of(drain, picture.at_unix_s),
         "rebalancer": thinks_of_row(row, picture.rebalancing, picture.at_unix_s),
-        "band": BAND_STEPS,
+        "band": picture.band,
         "now_unix_s": picture.at_unix_s,
     }
     return _page_or_part(request, "instances/part.html", "instances/page.html", picture, context)

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from controlplane.fleet.moves import migration_plan, migration_request
-from controlplane.fleet.picture import BAND_STEPS, SHORT_BELOW_STEPS
+from controlplane.fleet.picture import BAND_STEPS, SHORT_BELOW_STEPS, Band
 from controlplane.fleet.preflight_run import preflight_get
 from controlplane.fleet.watch import fleet_watch
 from controlplane.tenants.access import Role
@@ -64,9 +64,10 @@ def migrate(request: HttpRequest, request_id: str) -> HttpResponse:
     return response
 
 
-def choices_of(plan: MovePlan) -> tuple[list[Choice], list[Choice]]:
-    """Returns the destinations that fit, the freest afterwards first, and those that do not."""
-    every = [_choice(place) for place in plan.destinations]
+def choices_of(plan: MovePlan, band: Band = BAND_STEPS) -> tuple[list[Choice], list[Choice]]:
+    """Returns the destinations that fit, the freest afterwards first, and those that do not.
+    `band`: of the pool's scaling."""
+    every = [_choice(place, band) for place in plan.destinations]
     return [c for c in every if not c.why_not], [c for c in every if c.why_not]
 
 
@@ -93,14 +94,14 @@ def _measured(plan: MovePlan) -> tuple[int | None, str]:
     return report.token_bytes or token_bytes, forecast
 
 
-def _choice(place: Destination) -> Choice:
+def _choice(place: Destination, band: Band) -> Choice:
     after = place.freeness_after_steps
     warning = ""
     if not place.why_not and after is not None:
-        if after < SHORT_BELOW_STEPS:
+        if after < min(SHORT_BELOW_STEPS, band[0]):
             warning = f"short of room afterwards (under {SHORT_BELOW_STEPS})"
-        elif after < BAND_STEPS[0]:
-            warning = f"under the band of {BAND_STEPS[0]} afterwards"
+        elif after < band[0]:
+            warning = f"under the band of {band[0]:g} afterwards"
     return Choice(
         place.instance, steps(place.freeness_now_steps), steps(after), warning, place.why_not
     )
@@ -124,7 +125,7 @@ def _dialog(
         context["error"] = error or str(refusal)
         status = 404 if isinstance(refusal, RequestNotRunning) and status == 200 else status
     else:
-        fit, unfit = choices_of(plan)
+        fit, unfit = choices_of(plan, fleet_watch().observer.look().band)
         token_bytes, forecast = _measured(plan)
         if wanted and not any(c.instance == wanted for c in fit):
             why = next((c.why_not for c in unfit if c.instance == wanted), "there is none")

@@ -49,6 +49,8 @@ class Picture:
     moves: dict[str, live_moves.MoveRow]
     point: charts.ChartPoint
     rebalancing: RebalancingRow
+    band: picture.Band = picture.BAND_STEPS
+    """Of the pool's scaling."""
 
 
 class Observer:
@@ -62,6 +64,7 @@ class Observer:
         policy: PolicySettings | None = None,
         latency: Callable[[float], tiles.Latency] = lambda now_s: tiles.Latency(),
         at_gateway: Callable[[], int] = lambda: 0,
+        held: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._live = live
@@ -72,6 +75,7 @@ class Observer:
         """What the store said last; the owner looks every few seconds."""
         self._latency = latency
         self._at_gateway = at_gateway
+        self._held = held
         self._clock = clock
         self._history = PoolHistory()
         self._sparks: dict[str, deque[float | None]] = {}
@@ -167,18 +171,23 @@ class Observer:
             self._latency(now_unix_s),
             counts,
             self._at_gateway(),
+            self._held(),
         )
         totals = tiles.totals_of(rows, rates, self._desired, now_unix_s)
         judged = parts.parts_of(self._now_probes(), rows, self._desired, now_unix_s)
         series = charts.series_names(rows)
         rebalancing = rebalancing_row(self.rebalancing, self.policy.rebalance, now_unix_s)
-        note = strip_note(rebalancing, self.rebalancing)
+        waits = tiles.held_words(rates.held)
+        note = " ".join(
+            filter(None, (strip_note(rebalancing, self.rebalancing), waits and f"{waits}."))
+        )
+        band = (self.policy.scaling.low_steps, self.policy.scaling.high_steps)
         self._version += 1
         return Picture(
             version=self._version,
             at_unix_s=now_unix_s,
             rows=rows,
-            cells={name: picture.grid_cell(row, now_unix_s) for name, row in rows.items()},
+            cells={n: picture.grid_cell(row, now_unix_s, band) for n, row in rows.items()},
             least=picture.least_free(rows),
             totals=totals,
             tiles=tiles.tile_rows(totals, self._sparks),
@@ -194,6 +203,7 @@ class Observer:
                 rows, series, totals.output_tokens_per_s, totals.prompt_tokens_per_s, now_unix_s
             ),
             rebalancing=rebalancing,
+            band=band,
         )
 
     def _now_probes(self) -> parts.Probes:

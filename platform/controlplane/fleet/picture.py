@@ -29,8 +29,10 @@ NO_PROGRESS_AFTER_S: Final = 15.0
 """Running requests and no step for so long is a fault; a prefill's longest step stays far below."""
 SHORT_BELOW_STEPS: Final = 48
 """Paper.md: 3 blocks of 16 tokens, under which an instance is short of room."""
-BAND_STEPS: Final = (160, 960)
-"""Paper.md: 10 and 60 blocks of 16 tokens, the band in which a pool has the right size."""
+Band = tuple[float, float]
+"""Average freeness in which a pool has the right size."""
+BAND_STEPS: Final[Band] = (160, 960)
+"""Paper.md: 10 and 60 blocks of 16 tokens; where a pool has none of its own."""
 SPARE_ABOVE_STEPS: Final = 3200
 """Where the grid's strongest colour begins: over three times the band's end."""
 LEAST_FREE_SHOWN: Final = 6
@@ -159,9 +161,9 @@ def shown_state(status: InstanceStatus) -> str:
     return CRASH_LOOP if is_down and status.is_crash_looping else status.state.value
 
 
-def grid_cell(row: InstanceRow, now_unix_s: float) -> GridCell:
-    """Reduces a row to what a cell can show."""
-    return GridCell(row.node, row.state, freeness_level(row, now_unix_s))
+def grid_cell(row: InstanceRow, now_unix_s: float, band: Band = BAND_STEPS) -> GridCell:
+    """Reduces a row to what a cell can show. `band`: of the pool's scaling."""
+    return GridCell(row.node, row.state, freeness_level(row, now_unix_s, band))
 
 
 def is_stale(row: InstanceRow, now_unix_s: float) -> bool:
@@ -169,18 +171,18 @@ def is_stale(row: InstanceRow, now_unix_s: float) -> bool:
     return row.at_unix_s is not None and now_unix_s - row.at_unix_s > STALE_AFTER_S
 
 
-def freeness_level(row: InstanceRow, now_unix_s: float) -> str:
+def freeness_level(row: InstanceRow, now_unix_s: float, band: Band = BAND_STEPS) -> str:
     """Puts the freeness into one of five steps, `none` when it is absent or stale."""
     value = row.freeness
     if value is None or value == "draining" or is_stale(row, now_unix_s):
         return "none"
-    if value == "idle" or value > SPARE_ABOVE_STEPS:
+    if value == "idle" or value > max(SPARE_ABOVE_STEPS, band[1]):
         return "spare"
-    if value < SHORT_BELOW_STEPS:
+    if value < min(SHORT_BELOW_STEPS, band[0]):
         return "short"
-    if value < BAND_STEPS[0]:
+    if value < band[0]:
         return "low"
-    return "band" if value <= BAND_STEPS[1] else "high"
+    return "band" if value <= band[1] else "high"
 
 
 def least_free(rows: dict[str, InstanceRow]) -> dict[str, InstanceRow]:

@@ -59,6 +59,8 @@ class Totals:
     moves: MoveCounts = field(default_factory=MoveCounts)
     at_gateway: int = 0
     """Requests that wait in this web process for room (late binding)."""
+    held: int = 0
+    """Requests that wait in this web process for the pool's first instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Rates:
     ttft: Latency
     moves: MoveCounts = field(default_factory=MoveCounts)
     at_gateway: int = 0
+    held: int = 0
 
 
 def totals_of(
@@ -101,6 +104,7 @@ def totals_of(
         ttft=rates.ttft,
         moves=rates.moves,
         at_gateway=rates.at_gateway,
+        held=rates.held,
     )
 
 
@@ -119,6 +123,13 @@ def tile_rows(totals: Totals, sparks: Mapping[str, Sequence[float | None]]) -> d
         "moves": _moves(totals.moves),
     }  # fmt: skip
     return {key: row._replace(spark=tuple(sparks.get(key, ()))) for key, row in tiles.items()}
+
+
+def held_words(held: int) -> str:
+    """Says how many requests wait for a pool at zero; nothing for none."""
+    if not held:
+        return ""
+    return f"{held:,} request{' waits' if held == 1 else 's wait'} for the pool's first instance"
 
 
 def spark_values(totals: Totals) -> dict[str, float | None]:
@@ -156,6 +167,8 @@ def _serving(totals: Totals) -> TileRow:
         if count
     ]
     tone: Tone = "bad" if totals.failing else "plain"
+    if totals.held:
+        return TileRow(str(totals.serving), f"of {totals.desired}", held_words(totals.held), "warn")
     context = ", ".join(parts) or ("all as wanted" if totals.desired else "none wanted")
     if not parts and totals.serving < totals.desired:
         context, tone = f"{totals.desired - totals.serving} missing", "warn"

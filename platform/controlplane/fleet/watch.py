@@ -225,6 +225,7 @@ def _watch_on(client: PoolClient) -> Watch:
         policy=config.policy,
         latency=ttft.latency,
         at_gateway=lambda: len(client.dispatcher.queue),
+        held=lambda: len(client.dispatcher.holding),
     )
     watch = Watch(client, observer)
     model["model_name"] = watch.model

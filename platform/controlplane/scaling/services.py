@@ -192,7 +192,10 @@ def _check_window(window: ScalingWindow) -> None:
         zone_of(window.timezone)
     except ValueError as error:
         raise ValidationError({"timezone": str(error)}) from None
-    most = window.pool.max_instances
+    least, most = window.pool.min_instances, window.pool.max_instances
+    if window.min_instances < least:
+        words = f"must not be below the pool's min_instances, {least}"
+        raise ValidationError({"min_instances": words})
     for name in ("min_instances", "max_instances"):
         value = getattr(window, name)
         if value is not None and value > most:
