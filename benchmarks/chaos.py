@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -238,7 +239,13 @@ def describe(journey: Journey) -> str:
 
 
 def chaos(
-    engine: str, faults: int, seed: int, *, is_short: bool, keep: Path | None = None
+    engine: str,
+    faults: int,
+    seed: int,
+    *,
+    is_short: bool,
+    keep: Path | None = None,
+    only: Sequence[Part] = (),
 ) -> dict[str, Any]:
     """Does a whole run. Returns its figures. `keep`: where logs and requests are kept.
 
@@ -251,7 +258,7 @@ def chaos(
     model = tiny_model()
     settings = {"FERRY_KV_CACHE_GIB": "0.05"} if engine == "vllm" else {}
     shape = Shape(engine, instances, model, workers=0 if is_short else 1, settings=settings)
-    parts = [part for part in Part if part is not Part.RANK]
+    parts = only or [part for part in Part if part is not Part.RANK]
     lengths = (REAL_LENGTH,) if engine == "vllm" else LENGTHS
     with tempfile.TemporaryDirectory(prefix="ferry-chaos-") as folder:
         site, run = ChaosSite(Path(folder), shape), None
@@ -316,12 +323,18 @@ def main() -> int:
     parser.add_argument("--engine", choices=("simulated", "vllm"), default="simulated")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="fewer parts, clients and faults")
+    parser.add_argument("--only", type=Part, nargs="+", default=(), help="only these parts")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and requests there")
     options = parser.parse_args()
     faults = options.faults or (7 if options.short else 50)
     return session.run(
         lambda: chaos(
-            options.engine, faults, options.seed, is_short=options.short, keep=options.keep
+            options.engine,
+            faults,
+            options.seed,
+            is_short=options.short,
+            keep=options.keep,
+            only=options.only,
         ),
         problems="problems",
         table=table,

@@ -207,8 +207,7 @@ def _take_chunk(journey: Journey, event_id: str, chunk: Mapping[str, Any]) -> No
     if journey.request_id and request_id != journey.request_id:
         journey.oddities.append(f"event {event_id} of another request came")
     journey.request_id = request_id
-    journey.ordinals.append(int(ordinal))
-    journey.last_event_s = time.monotonic()
+    journey.note_event(int(ordinal), time.monotonic())
     for choice in chunk["choices"]:
         journey.token_ids += choice.get("token_ids") or ()
         journey.text += choice["delta"].get("content") or ""
@@ -225,8 +224,7 @@ def _take_event(journey: Journey, event: Mapping[str, Any]) -> None:
     if kind == "response.created":
         journey.request_id = event["response"]["id"]
         journey.attempts[-1].is_begun = True
-    journey.ordinals.append(event["sequence_number"])
-    journey.last_event_s = time.monotonic()
+    journey.note_event(event["sequence_number"], time.monotonic())
     if kind == "response.output_text.delta":
         journey.text += event["delta"]
     elif kind == "request.migrated":

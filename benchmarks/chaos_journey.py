@@ -85,10 +85,19 @@ class Journey:
     """What no documented answer is: an error without a code, a status that does not fit."""
     ended_s: float = 0.0
     last_event_s: float = 0.0
+    longest_gap_s: float = 0.0
+    """Between two events."""
 
     @property
     def is_begun(self) -> bool:
         return any(attempt.is_begun for attempt in self.attempts)
+
+    def note_event(self, ordinal: int, now_s: float) -> None:
+        """Takes note of an event that came."""
+        if self.last_event_s:
+            self.longest_gap_s = max(self.longest_gap_s, now_s - self.last_event_s)
+        self.ordinals.append(ordinal)
+        self.last_event_s = now_s
 
     def close(self, end: End, now_s: float, code: str = "") -> None:
         self.end, self.code, self.ended_s = end, code, now_s
