@@ -28,13 +28,14 @@ class Visit(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """What the reader waited for one move."""
+    """What the reader waited for one move, or for a replay after a loss."""
 
     at_ms: float
     lasts_ms: float
     source: str
     destination: str
     migration_id: str
+    """Empty: a replay."""
 
 
 def timeline(record: RequestRecord, moves: Sequence[MigrationRecord]) -> Plot:
@@ -67,7 +68,18 @@ def pauses(record: RequestRecord, moves: Sequence[MigrationRecord]) -> list[Paus
         found.append(
             Pause(at_ms, move.downtime_ms, move.source, move.destination, move.migration_id)
         )
-    return sorted(found)
+    return sorted([*found, *replay_pauses(record)])
+
+
+def replay_pauses(record: RequestRecord) -> list[Pause]:
+    """Returns the waits for replays in mid answer, as far as somebody saw when they were."""
+    return [
+        Pause(
+            max(0.0, note["at_ms"] - note["gap_ms"]), note["gap_ms"], note["from"], note["to"], ""
+        )
+        for note in record.replay_notes
+        if note["at_ms"] is not None and note["gap_ms"] is not None
+    ]
 
 
 def visits(record: RequestRecord, stops: Sequence[Pause]) -> list[Visit]:
@@ -115,15 +127,23 @@ def _span(kind: str, start_ms: float, end_ms: float, words: str) -> Span:
 
 
 def _pause_span(pause: Pause) -> Span:
-    words = lasts(pause.lasts_ms)
+    words = ("" if pause.migration_id else "replay ") + lasts(pause.lasts_ms)
     end_ms = pause.at_ms + pause.lasts_ms
     return Span("abort", pause.at_ms, end_ms, (words,), _pause_words(pause))
 
 
 def _pause_words(pause: Pause) -> str:
+    if not pause.migration_id:
+        lost = f"{pause.source} was lost, replayed at {pause.destination}"
+        return f"{lost}: the reader waited {lasts(pause.lasts_ms)}"
     return f"{pause.source} → {pause.destination}: the reader waited {lasts(pause.lasts_ms)}"
 
 
 def moved_words(count: int) -> str:
     """Returns "moved once", "moved 3 times"."""
     return "moved once" if count == 1 else f"moved {plural(count, 'time')}"
+
+
+def replayed_words(count: int) -> str:
+    """Returns "replayed once", "replayed 3 times"."""
+    return "replayed once" if count == 1 else f"replayed {plural(count, 'time')}"

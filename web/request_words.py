@@ -10,7 +10,7 @@ from controlplane.gateway.models import RequestRecord, RequestStatus
 from migration.report import MoveState
 from web.ledger_words import lasts, percent
 from web.move_units import plural
-from web.request_lanes import moved_words, offset_ms
+from web.request_lanes import moved_words, offset_ms, replayed_words
 
 REST_FROM_MS: Final = 1.0
 """What is left over is shown from here on: below it is rounding."""
@@ -58,10 +58,11 @@ def sentence(record: RequestRecord) -> str:
 def _where(record: RequestRecord) -> str:
     visited = list(dict.fromkeys(record.instances or [record.instance]))
     places = plural(len(visited), "instance")
-    if not record.migrations:
+    if not (record.migrations or record.replays):
         return f"{places}, never moved"
-    moved = moved_words(record.migrations)
-    return f"{places}, {moved}, waited {lasts(record.migration_ms)} for it"
+    told = [moved_words(record.migrations)] if record.migrations else []
+    told += [replayed_words(record.replays)] if record.replays else []
+    return f"{places}, {', '.join(told)}, waited {lasts(record.migration_ms)} for it"
 
 
 def parts(record: RequestRecord) -> list[Part]:
@@ -84,7 +85,8 @@ def parts(record: RequestRecord) -> list[Part]:
         record.tpot_ms, record.tpot_target_ms, record.is_tpot_met, " a token"
     )
     rows.append(_part(record, "Decode", "decode", record.decode_ms, decode_words, decode_tone))
-    rows.append(_part(record, "Moves", "move", record.migration_ms, "the reader's waits"))
+    waits = "Moves and replays" if record.replays else "Moves"
+    rows.append(_part(record, waits, "move", record.migration_ms, "the reader's waits"))
     rest_ms = _rest_ms(record)
     if rest_ms is not None and rest_ms >= REST_FROM_MS:
         rows.append(_part(record, "Rest", "rest", rest_ms, "gateway and network"))
@@ -130,6 +132,11 @@ def moments(record: RequestRecord, moves: Sequence[MigrationRecord]) -> list[Mom
         found.append((record.ttft_ms, "First token", "", ""))
     for move in moves:
         found.append(_moved(record, move))
+    for note in record.replay_notes:
+        at_ms = note["at_ms"]
+        way = f"{note['from']} → {note['to']}, after token {note['at_token']}"
+        known_ms = (record.ttft_ms or 0.0) if at_ms is None else at_ms
+        found.append((known_ms, f"Replayed {way}", str(note["reason"]), ""))
     ended = RequestStatus(record.status).value.capitalize()
     found.append((record.duration_ms, ended, record.error_code.replace("_", " "), ""))
     return [Moment(lasts(at), what, detail, link) for at, what, detail, link in sorted(found)]

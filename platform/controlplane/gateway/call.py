@@ -91,6 +91,9 @@ class Call:
     """Of all choices together, as far as their tokens were read here."""
     replays: int = 0
     """How often its engine requests were sent again after their engine was lost, all together."""
+    replay_notes: list[dict[str, str | int | float | None]] = field(default_factory=list)
+    """Each in words and numbers: Migration.facts, with `at_ms` since the arrival when this process
+    saw it."""
     prompts: dict[str, bytes] = field(default_factory=dict)
     """Of a resumed request: id of each prompt -> digest of its tokens when it was first sent."""
     untold: list[Migration] = field(default_factory=list)
@@ -143,6 +146,7 @@ class Call:
         """Counts a move or a replay."""
         if migration.lost:
             self.replays += len(migration.lost)
+            self.replay_notes.append({**migration.facts, "at_ms": self._seen_ms(migration)})
         else:
             self.migrations += 1
         if migration.gap_ms is not None:
@@ -150,6 +154,11 @@ class Call:
             self.choice_gaps_ms[migration.choice] = waited_ms
         if migration.lost or self.instances[-1:] != [migration.destination]:
             self.instances.append(migration.destination)
+
+    def _seen_ms(self, migration: Migration) -> float | None:
+        if migration.gap_ms is None:
+            return None
+        return round((time.monotonic() - self.arrived_s) * 1000, 3)
 
     def take_untold(self) -> list[Migration]:
         """Returns the moves that are to be told before the next chunk of the answer."""

@@ -45,6 +45,9 @@ class RequestRecord(models.Model):
     replays = models.PositiveSmallIntegerField(
         default=0, help_text="How often it went on elsewhere after its engine was lost."
     )
+    replay_notes = models.JSONField(
+        default=list, help_text="Each: from, to, at_token, gap_ms, at_ms, reason, replays."
+    )
     dispatch_reason = models.CharField(max_length=255, blank=True)
     prompt_tokens = models.PositiveIntegerField()
     cached_tokens = models.PositiveIntegerField(default=0)

@@ -171,6 +171,7 @@ def to_row(
         instances=list(call.instances),
         migrations=call.migrations,
         replays=call.replays,
+        replay_notes=list(call.replay_notes),
         dispatch_reason=call.dispatch_reason,
         prompt_tokens=call.prompt_tokens,
         cached_tokens=call.cached_tokens,

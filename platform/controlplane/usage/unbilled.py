@@ -14,12 +14,12 @@ nothing can be written, and the log says how many those were.
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import redis
 
-from controlplane.gateway.call import Call
+from controlplane.gateway.call import Call, Migration
 from controlplane.gateway.errors import to_api_error
 from controlplane.gateway.models import RequestRecord, RequestStatus
 from controlplane.gateway.records import records_write, to_row
@@ -69,6 +69,7 @@ class LoggedEnd:
     instances: tuple[str, ...] = ()
     migrations: int = 0
     replays: int = 0
+    replay_notes: list[dict[str, str | int | float | None]] = field(default_factory=list)
     error_code: str = ""
     is_aborted: bool = False
     ended_before_s: float = 0.0
@@ -144,6 +145,7 @@ def row_of(call: Call, end: LoggedEnd, *, now_s: float) -> RequestRecord:
     if end.instances:
         call.instances = list(end.instances)
         call.migrations, call.replays = end.migrations, end.replays
+        call.replay_notes = end.replay_notes
     code = end.error_code or (TOKENS_UNKNOWN if end.is_gone else WEB_PROCESS_LOST)
     error = PoolError("")
     error.code = code
@@ -221,11 +223,20 @@ def _add_visits(end: LoggedEnd, entries: Sequence[TokenFrame | Marked]) -> None:
             if not (lost and is_same_life(lost[-1], entry.lost)):
                 lost.append(entry.lost)
         elif entry.error is None and (lost or visited[-1:] != [entry.instance]):
-            end.replays += len(lost)
-            end.migrations += bool(visited) and not lost
+            if lost:
+                end.replays += len(lost)
+                end.replay_notes.append(_note(lost, entry))
+            elif visited:
+                end.migrations += 1
             visited.append(entry.instance)
             lost = []
     end.instances = end.instances or tuple(visited)
+
+
+def _note(lost: Sequence[Lost], frame: TokenFrame) -> dict[str, str | int | float | None]:
+    why = tuple(one.why for one in lost)
+    facts = Migration(0, lost[-1].instance, frame.instance, frame.start, None, why).facts
+    return {**facts, "at_ms": None}
 
 
 def _entries(store: "redis.Redis[bytes]", engine_id: str) -> Iterator[TokenFrame | Marked]:

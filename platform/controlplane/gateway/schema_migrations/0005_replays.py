@@ -16,4 +16,11 @@ class Migration(migrations.Migration):
                 default=0, help_text="How often it went on elsewhere after its engine was lost."
             ),
         ),
+        migrations.AddField(
+            model_name="requestrecord",
+            name="replay_notes",
+            field=models.JSONField(
+                default=list, help_text="Each: from, to, at_token, gap_ms, at_ms, reason, replays."
+            ),
+        ),
     ]
