@@ -79,6 +79,10 @@ class ResponseEvents:
         body = json.loads(chunk.removeprefix("data: "))
         self._number += 1
         if "error" in body:
+            if body["error"].get("resumable"):
+                # It has not failed: the socket closes with 1001, and the answer goes on elsewhere.
+                self.has_failed = True
+                return None
             return self.failed(body["error"])
         if not body["choices"]:
             return self._completed(body.get("usage"))
