@@ -75,6 +75,9 @@ def node_action(request: PageRequest, node: str, action: str) -> HttpResponse:
     row, names = wishes_now().of_node(node), {str(s.instance) for s in now.of_node(node)}
     dialog = _dialog_of(action, node, row, now, names, len(names))
     where = reverse("web:node", args=[node])
+    if action == "release" and not names:
+        # Without a wish nobody knows it any more.
+        where = reverse("web:cluster")
     return _answer(request, dialog, row, where, is_node=True)
 
 
