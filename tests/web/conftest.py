@@ -55,6 +55,7 @@ class FakeWatch:
     model = MODEL
 
     def __init__(self, view: FakeView, desired: int) -> None:
+        self.view = view
         self.observer = observers.Observer(view, desired=desired)
         self.client = SimpleNamespace(view=view, config=SimpleNamespace(pool=self.pool))
         self.samples: list[object] = []
