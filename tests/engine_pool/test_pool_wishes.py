@@ -1,0 +1,331 @@
+"""What is wanted of instances, carried out by a real pool process with Ray and simulated engines:
+drains, stops, restarts, SIGTERM, rolling updates, orphans. No token is lost, repeated or changed.
+"""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import ray
+
+from engine_pool import view
+from engine_pool.config import RAY_NAMESPACE, PoolConfig
+from engine_pool.engine_process import EngineProcess
+from engine_pool.engine_spec import EngineSpec, SampleText
+from engine_pool.policy.wishes import InstanceWish, Leftover, WantedState
+from engine_pool.pool_spec import PoolSpec, Wanted, publish, store_time_us
+from engine_pool.ports import Pong
+from engine_pool.token_log import TokenFrame, decode_all, log_key, route_key
+from engine_pool.types import EngineKind, InstanceName, InstanceState, InstanceStatus
+from tests.engine_pool.conftest import StoreServer
+from tests.engine_pool.make import request
+from tests.engine_pool.pool_process import PATIENCE_S, Pool, is_alive, until
+
+pytestmark = pytest.mark.ray
+
+S = InstanceState
+LONG = 400
+"""Tokens of a request that still runs when what is tested has begun."""
+
+
+class Wishes(Pool):
+    """A pool process of which things are wanted, and requests at its engines."""
+
+    spec = PoolSpec("default", instances=3)
+
+    def want(self, nodes: dict[str, InstanceWish] | None = None, **wishes: InstanceWish) -> None:
+        """Publishes wishes by instance (i_01) and node; without any all serve."""
+        named = {name.replace("_", "-"): wish for name, wish in wishes.items()}
+        spec = replace(self.spec, wishes=named)
+        assert publish(self.redis, Wanted((spec,), {}, nodes or {}), store_time_us(self.redis))
+
+    def status(self, name: str = "i-01") -> InstanceStatus:
+        return self.statuses()[name]
+
+    def until_state(self, state: InstanceState, name: str = "i-01") -> InstanceStatus:
+        until(lambda: name in self.statuses() and self.status(name).state is state)
+        return self.status(name)
+
+    def until_all_serve(self) -> dict[str, InstanceStatus]:
+        until(lambda: len(self.serving()) == 3 and len(self.statuses()) == 3)
+        return self.serving()
+
+    def send(self, count: int, name: str = "i-01", tokens: int = LONG) -> list[str]:
+        """Sends requests straight to an instance; returns their ids once they run there."""
+        ids = [f"{name}-{time.monotonic_ns()}-{n}" for n in range(count)]
+        for one in ids:
+            self.redis.set(route_key(one), "c")
+        assert self.submit(ids, name, tokens) == []
+        until(lambda: all(self.frames(i) for i in ids))
+        return ids
+
+    def submit(self, ids: list[str], name: str, tokens: int) -> list[tuple[str, str]]:
+        blob = msgspec.msgpack.encode([request(i, max_tokens=tokens) for i in ids])
+        actor = ray.get_actor(self.status(name).actor, namespace=RAY_NAMESPACE)
+        return ray.get(actor.submit.remote(blob), timeout=PATIENCE_S)
+
+    def pong(self, name: str = "i-01") -> Pong:
+        actor = ray.get_actor(self.status(name).actor, namespace=RAY_NAMESPACE)
+        return Pong(**ray.get(actor.ping.remote(), timeout=PATIENCE_S))
+
+    def frames(self, request_id: str) -> list[TokenFrame]:
+        entries = self.redis.xrange(log_key(request_id))
+        return [frame for _, fields in entries for frame in decode_all(fields[b"e"])]
+
+    def is_over(self, request_id: str) -> bool:
+        frames = self.frames(request_id)
+        return bool(frames) and (frames[-1].finish_reason is not None or frames[-1].error)
+
+    def until_over(self, ids: list[str]) -> None:
+        until(lambda: all(map(self.is_over, ids)))
+
+    def kinds(self) -> list[str]:
+        return [view.decode_event(e[b"e"]).kind for _, e in self.redis.xrange(view.EVENTS)]
+
+
+def whole(frames: list[TokenFrame], tokens: int = LONG) -> bool:
+    """Says whether a log has each token once, up to the end."""
+    at = 0
+    for frame in frames:
+        if frame.start != at or frame.error:
+            return False
+        at += len(frame.token_ids)
+    return at == tokens and frames[-1].finish_reason == "length"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Wishes]:
+    store = StoreServer()
+    store.start()
+    with tempfile.TemporaryDirectory(prefix="fw-", dir="/tmp") as folder:
+        one = Wishes(
+            store,
+            Path(folder),
+            FERRY_INSTANCES="3",
+            FERRY_ORPHAN_GRACE_S="3600",
+            FERRY_TERM_GRACE_S="3600",
+        )
+        try:
+            until(lambda: len(one.serving()) == 3)
+            ray.init(one.environ["RAY_ADDRESS"], namespace=RAY_NAMESPACE, log_to_driver=False)
+            # No moves before the self-test of moves.
+            until(lambda: "migration_tested" in one.kinds())
+            yield one
+        finally:
+            ray.shutdown()
+            one.end()
+            store.kill()
+
+
+@pytest.fixture
+def pool(server: Wishes) -> Wishes:
+    """Three instances that serve, whatever the test before did."""
+    if server.process.poll() is not None:
+        server.start()
+    server.want()
+    server.until_all_serve()
+    return server
+
+
+CORDON = InstanceWish(WantedState.CORDONED, "kim", "a look", 1.0)
+DRAIN = InstanceWish(WantedState.DRAINED, "kim", "a new fan", 1.0)
+STOP = InstanceWish(WantedState.STOPPED, "kim", "a new fan", 1.0)
+
+
+def test_a_cordoned_instance_keeps_what_it_has_and_takes_nothing(pool: Wishes) -> None:
+    ids = pool.send(2)
+    pool.want(i_01=CORDON)
+    assert pool.until_state(S.CORDONED).cause == "to be cordoned by kim: a look"
+    until(lambda: pool.pong().door == "cordoned")
+    ((_, why),) = pool.submit(["x"], "i-01", 5)
+    assert why == "cordoned: it takes nothing new"
+    assert pool.pong().running == 2
+    pool.until_over(ids)
+    assert {f.instance for i in ids for f in pool.frames(i)} == {"i-01"}
+    pool.want()
+    pool.until_state(S.SERVING)
+    assert pool.submit(["x"], "i-01", 5) == []
+
+
+def test_a_drain_under_load_moves_everything_and_is_proven(pool: Wishes) -> None:
+    before = pool.until_all_serve()
+    ids = pool.send(8)
+    pool.want(i_01=DRAIN)
+    status = pool.until_state(S.DRAINED)
+    drain = status.drain
+    assert drain is not None
+    assert (drain.left, drain.moving, drain.requests_at_start) == (0, 0, 8)
+    assert drain.moved + drain.ended == 8
+    assert drain.moved > 0
+    assert drain.verified_unix_s is not None
+    assert (status.wanted, status.wanted_by, status.wanted_reason) == (
+        "drained",
+        "kim",
+        "a new fan",
+    )
+    pong = pool.pong()
+    assert (pong.used_tokens, pong.running, pong.waiting, pong.moves) == (0, 0, 0, 0)
+    pool.until_over(ids)
+    assert all(whole(pool.frames(i)) for i in ids)
+    assert {"instance_draining", "instance_drained"} <= set(pool.kinds())
+    pool.want()
+    assert pool.until_state(S.SERVING).pid == before["i-01"].pid, "without a restart"
+    assert pool.status().drain is None
+
+
+def test_a_drain_goes_on_after_the_pool_process_was_killed(pool: Wishes) -> None:
+    before = pool.until_all_serve()
+    ids = pool.send(8)
+    pool.want(i_01=DRAIN)
+    pool.until_state(S.DRAINING)
+    pool.process.kill()
+    pool.process.wait()
+    pool.start()
+    status = pool.until_state(S.DRAINED)
+    assert status.pid == before["i-01"].pid
+    assert status.drain is not None
+    assert status.drain.moved + status.drain.ended == 8
+    pool.until_over(ids)
+    assert all(whole(pool.frames(i)) for i in ids)
+    # Adopted as it is, and let go by another one still.
+    pool.process.kill()
+    pool.process.wait()
+    pool.start()
+    until(lambda: "was draining before" in pool.status().cause or pool.status().drain is not None)
+    pool.until_state(S.DRAINED)
+    pool.want()
+    pool.until_state(S.SERVING)
+
+
+def test_a_stopped_instance_stays_down_until_it_is_released(pool: Wishes) -> None:
+    ids = pool.send(4)
+    pid = pool.status().pid
+    assert pid is not None
+    pool.want(i_01=STOP)
+    status = pool.until_state(S.STOPPED)
+    assert status.drain is not None
+    assert status.drain.verified_unix_s is not None, "drained first"
+    assert not is_alive(pid)
+    pool.process.kill()
+    pool.process.wait()
+    pool.start()
+    until(lambda: "not started" in pool.status().cause)
+    pool.want()
+    assert pool.until_state(S.SERVING).pid != pid
+    pool.until_over(ids)
+    assert all(whole(pool.frames(i)) for i in ids)
+
+
+def test_a_nodes_wish_concerns_all_its_instances_and_names_what_keeps_them(pool: Wishes) -> None:
+    ids = pool.send(3, tokens=4 * LONG)
+    node = pool.status().node
+    pool.want(nodes={node: DRAIN})
+    pool.until_state(S.DRAINED, "i-02")
+    until(lambda: (d := pool.status().drain) is not None and d.obstacle)
+    drain = pool.status().drain
+    assert drain is not None
+    assert drain.obstacle == "no other instance is open and has a place free"
+    ended = replace(DRAIN, deadline_unix_s=time.time(), leftover=Leftover.END)
+    pool.want(nodes={node: ended})
+    pool.until_state(S.DRAINED)
+    pool.until_over(ids)
+    errors = [e.code for i in ids if (e := pool.frames(i)[-1].error)]
+    assert errors == ["instance_lost"] * 3
+    assert "drain_deadline" in pool.kinds()
+
+
+def test_a_restart_empties_the_engine_first(pool: Wishes) -> None:
+    ids = pool.send(4)
+    before = pool.status()
+    pool.want(i_01=InstanceWish(by="kim", reason="slow", renew_before_unix_s=time.time()))
+    until(lambda: pool.status().incarnation != before.incarnation)
+    pool.until_state(S.SERVING)
+    pool.until_over(ids)
+    assert all(whole(pool.frames(i)) for i in ids)
+    incarnation = pool.status().incarnation
+    pool.want()
+    until(lambda: pool.status().wanted_by == "")
+    assert pool.status().incarnation == incarnation, "once"
+
+
+def test_sigterm_to_an_engine_drains_it_first(pool: Wishes) -> None:
+    ids = pool.send(4)
+    before = pool.status()
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGTERM)
+    pool.until_state(S.DRAINING)
+    assert pool.status().wanted_by == "SIGTERM"
+    until(lambda: pool.status().incarnation != before.incarnation)
+    pool.until_state(S.SERVING)
+    assert not is_alive(before.pid)
+    pool.until_over(ids)
+    assert all(whole(pool.frames(i)) for i in ids)
+    assert pool.status().failures == 0
+
+
+def test_new_engine_settings_reach_all_one_by_one(pool: Wishes) -> None:
+    before = pool.until_all_serve()
+    ids = [i for name in before for i in pool.send(3, name)]
+    pool.spec = replace(pool.spec, engine_settings={"max_running": 48})
+    pool.want()
+    least = 3
+
+    def is_done() -> bool:
+        nonlocal least
+        now = pool.statuses()
+        least = min(least, sum(s.state is S.SERVING for s in now.values()))
+        return all(
+            s.incarnation != before[name].incarnation and s.state is S.SERVING
+            for name, s in now.items()
+        )
+
+    until(is_done)
+    assert least >= 2, "one after the other"
+    assert not any(s.is_outdated for s in pool.statuses().values())
+    pool.until_over(ids)
+    assert all(whole(pool.frames(i)) for i in ids)
+    until(lambda: "rollout_done" in pool.kinds())
+
+
+def test_an_only_instance_is_updated_with_an_extra_one(pool: Wishes) -> None:
+    pool.spec = replace(pool.spec, instances=1)
+    pool.want()
+    until(lambda: set(pool.statuses()) == {"i-01"})
+    pool.until_state(S.SERVING)
+    ids, before = pool.send(4), pool.status()
+    pool.spec = replace(pool.spec, engine_settings={"max_running": 32})
+    pool.want()
+    until(lambda: "i-02" in pool.serving())
+    until(lambda: pool.status().incarnation != before.incarnation)
+    until(lambda: set(pool.statuses()) == {"i-01"})
+    pool.until_state(S.SERVING)
+    pool.until_over(ids)
+    assert all(whole(pool.frames(i)) for i in ids)
+    pool.spec = replace(pool.spec, instances=3)
+
+
+def test_engines_of_nobody_are_ended(pool: Wishes) -> None:
+    pool.until_all_serve()
+    config = PoolConfig(pool="ghost", engine=EngineKind.SIMULATED, redis_url=pool.store.url)
+    spec = EngineSpec(
+        InstanceName("ghost-01"), "x", config, "m", 1, 100, SampleText(((5,),), ((5,),), 2)
+    )
+    foreign = replace(spec, config=replace(config, redis_url=f"{pool.store.url}5"))
+    for name, one in (("ghost", spec), ("other", foreign)):
+        actor = ray.remote(EngineProcess).options(
+            name=f"engine:{name}:{name}-01:x", lifetime="detached", num_cpus=0
+        )
+        handle = actor.remote(one)
+        assert ray.get(handle.ping.remote(), timeout=PATIENCE_S)["installation"]
+    until(lambda: "orphan_ended" in pool.kinds())
+    names = ray.util.list_named_actors()
+    assert "engine:ghost:ghost-01:x" not in names
+    assert "engine:other:other-01:x" in names, "another installation's"
+    ray.kill(ray.get_actor("engine:other:other-01:x"))
+    assert len(pool.serving()) == 3
