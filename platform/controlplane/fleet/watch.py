@@ -140,7 +140,7 @@ class Watch:
                 logger.error("what the store says of rebalancing cannot be read: %s", error)
 
 
-def _time_of(key: str, text: bytes | None) -> float | None:
+def _time_of(key: str, text: bytes | str | None) -> float | None:
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -153,7 +153,7 @@ def _ask_database() -> bool:
         with connection.cursor() as cursor:
             # A table of ours: SQLite makes an empty file of one that was removed, without a word.
             cursor.execute("SELECT 1 FROM django_migrations LIMIT 1")
-            return cursor.fetchone() == (1,)
+            return bool(cursor.fetchone() == (1,))
     finally:
         # Its thread ends with the question.
         connection.close()

@@ -33,6 +33,7 @@ class HttpChecks:
             base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=HTTP_TIMEOUT_S
         )
         self._model = ""
+        self._models: list[str] = []
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -63,18 +64,26 @@ class HttpChecks:
         answer = await self._http.get("/v1/models")
         if answer.status_code != 200:
             raise Problem(f"GET /v1/models: HTTP {answer.status_code}", _SEE_WEB)
-        self._model = answer.json()["data"][0]["id"]
-        return f"serves {self._model}"
+        self._models = [card["id"] for card in answer.json()["data"]]
+        if not self._models:
+            raise Problem("no model is served", "switch a pool on (/pools/)")
+        self._model = self._models[0]
+        return f"serves {', '.join(self._models)}"
 
     async def chat(self) -> str:
-        answer = await self._http.post("/v1/chat/completions", json=self._body())
-        if answer.status_code != 200:
-            raise Problem(f"HTTP {answer.status_code}: {_reason(answer)}", _SEE_WEB)
-        body = answer.json()
-        tokens = body["usage"]["completion_tokens"]
-        if not tokens or not body["choices"][0]["message"]["content"]:
-            raise Problem("the answer is empty", _SEE_WEB)
-        return f"{tokens} tokens"
+        """Asks every model, so every pool."""
+        tokens = 0
+        for model in self._models:
+            body = self._body() | {"model": model}
+            answer = await self._http.post("/v1/chat/completions", json=body)
+            if answer.status_code != 200:
+                why = f"{model}: HTTP {answer.status_code}: {_reason(answer)}"
+                raise Problem(why, _SEE_WEB)
+            said = answer.json()
+            tokens += said["usage"]["completion_tokens"]
+            if not said["choices"][0]["message"]["content"]:
+                raise Problem(f"{model}: the answer is empty", _SEE_WEB)
+        return f"{tokens} tokens from {len(self._models)} model{'s' * (len(self._models) > 1)}"
 
     async def stream(self) -> str:
         events = await self._events(self._body(stream=True), {})

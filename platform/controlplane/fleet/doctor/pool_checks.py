@@ -13,9 +13,10 @@ from django.db.migrations.executor import MigrationExecutor
 
 from controlplane.fleet.doctor.report import Check, Problem
 from controlplane.fleet.parts import POOL_SILENT_AFTER_S, WORKER_SILENT_AFTER_S
-from controlplane.fleet.watch import WORKER_HEARTBEAT_KEY
+from controlplane.fleet.watch import WORKER_ALIVE_KEY, WORKER_HEARTBEAT_KEY
 from engine_pool import ray_probe
 from engine_pool.config import PoolConfig
+from engine_pool.pool_spec import pool_config, read_wanted
 from engine_pool.types import InstanceLoad, InstanceName, InstanceState, InstanceStatus
 from engine_pool.view import read_samples, read_view
 
@@ -117,21 +118,38 @@ class PoolChecks:
         return f"{nodes} node{'s' if nodes != 1 else ''} alive"
 
     async def pool(self) -> str:
-        now_unix_s = time.time()
-        samples = await read_samples(self._store, now_unix_s - POOL_SILENT_AFTER_S)
-        if not samples:
-            raise Problem(
-                f"the pool process has not written a sample for {POOL_SILENT_AFTER_S:.0f} s",
-                _SEE_LOG.format("pool"),
-            )
-        return f"sample {now_unix_s - samples[-1].at_unix_s:.1f} s old"
+        found = []
+        for config in await self._pools():
+            now_unix_s = time.time()
+            since_unix_s = now_unix_s - POOL_SILENT_AFTER_S
+            samples = await read_samples(self._store, since_unix_s, config.keys)
+            if not samples:
+                raise Problem(
+                    f"the pool process has not written a sample of pool {config.pool} for"
+                    f" {POOL_SILENT_AFTER_S:.0f} s",
+                    _SEE_LOG.format("pool"),
+                )
+            found.append(f"{config.pool}: sample {now_unix_s - samples[-1].at_unix_s:.1f} s old")
+        return "; ".join(found) or "no pool is switched on"
 
     async def engines(self) -> str:
-        statuses, loads = await self._when_started()
+        found: list[str] = []
+        problems: list[str] = []
+        # Each pool may take its time to start.
+        async with asyncio.TaskGroup() as tasks:
+            for config in await self._pools():
+                tasks.create_task(self._engines_of(config, found, problems))
+        if problems:
+            raise Problem("; ".join(sorted(problems)), _SEE_LOG.format("pool"))
+        return "; ".join(sorted(found)) or "no pool is switched on"
+
+    async def _engines_of(self, config: PoolConfig, found: list[str], problems: list[str]) -> None:
+        """Adds what was found of one pool, or what is wrong with it."""
+        statuses, loads = await self._when_started(config)
         by_name = {load.instance: load for load in loads}
-        if self._config.instances and not statuses:
-            raise Problem("no engine instance is known", _SEE_LOG.format("pool"))
-        problems = []
+        if config.instances and not statuses:
+            problems.append(f"no engine instance of pool {config.pool} is known")
+        before = len(problems)
         for status in statuses:
             why = engine_problem(status, by_name.get(status.instance), time.time())
             if not why and status.state is InstanceState.SERVING:
@@ -139,13 +157,28 @@ class PoolChecks:
                 why = f"does not answer Ray calls ({silence})" if silence else None
             if why:
                 problems.append(f"{status.instance} {why}")
-        if problems:
-            raise Problem("; ".join(problems), _SEE_LOG.format("pool"))
-        serving = sum(status.state is InstanceState.SERVING for status in statuses)
-        return f"{serving} of {len(statuses)} serve, all report and answer"
+        if len(problems) == before:
+            serving = sum(status.state is InstanceState.SERVING for status in statuses)
+            found.append(
+                f"{config.pool}: {serving} of {len(statuses)} serve, all report and answer"
+            )
+
+    async def _pools(self) -> list[PoolConfig]:
+        """Returns the settings of all pools that are switched on: those that are published, else
+        the environment's. Raises: Problem."""
+        try:
+            wanted = await read_wanted(self._store)
+            if wanted is None:
+                return [self._config]
+            return [pool_config(self._config, spec, wanted) for spec in wanted.enabled()]
+        except ValueError as error:
+            raise Problem(
+                f"the wanted pools cannot be read: {error}",
+                "restart the worker: it publishes them again",
+            ) from None
 
     async def _when_started(
-        self,
+        self, config: PoolConfig
     ) -> tuple[tuple[InstanceStatus, ...], tuple[InstanceLoad, ...]]:
         """Returns the view once no instance is starting any more, or as it is after a while.
 
@@ -154,7 +187,7 @@ class PoolChecks:
         """
         give_up_s = time.monotonic() + STARTING_PATIENCE_S
         while True:
-            statuses, loads = await read_view(self._store)
+            statuses, loads = await read_view(self._store, config.keys)
             is_starting = any(s.state is InstanceState.STARTING for s in statuses)
             if not is_starting or time.monotonic() >= give_up_s:
                 return statuses, loads
@@ -163,15 +196,26 @@ class PoolChecks:
     async def worker(self) -> str:
         give_up_s = time.monotonic() + STARTING_PATIENCE_S
         while True:
-            beat = await self._store.get(WORKER_HEARTBEAT_KEY)
-            if beat or time.monotonic() >= give_up_s:
+            beat_age_s = await self._age_s(WORKER_HEARTBEAT_KEY)
+            is_new = beat_age_s is not None and beat_age_s <= WORKER_SILENT_AFTER_S
+            if is_new or time.monotonic() >= give_up_s:
                 break
             await asyncio.sleep(STARTING_POLL_S)
-        age_s = time.time() - float(beat) if beat else None
-        if age_s is None or age_s > WORKER_SILENT_AFTER_S:
-            seen = "was never seen" if age_s is None else f"was last seen {age_s:.0f} s ago"
-            raise Problem(f"the Celery worker {seen}", _SEE_LOG.format("worker"))
-        return f"heartbeat {age_s:.1f} s old"
+        if is_new:
+            return f"heartbeat {beat_age_s:.1f} s old"
+        alive_age_s = await self._age_s(WORKER_ALIVE_KEY)
+        if alive_age_s is not None and alive_age_s <= WORKER_SILENT_AFTER_S:
+            raise Problem(
+                "a Celery worker lives, but gets no tasks or cannot finish them",
+                "is beat running? " + _SEE_LOG.format("worker"),
+            )
+        seen = "was never seen" if beat_age_s is None else f"was last seen {beat_age_s:.0f} s ago"
+        raise Problem(f"the Celery worker {seen}", _SEE_LOG.format("worker"))
+
+    async def _age_s(self, key: str) -> float | None:
+        """Returns how long ago a sign of life was written; None: never."""
+        text = await self._store.get(key)
+        return time.time() - float(text) if text else None
 
 
 def engine_problem(
