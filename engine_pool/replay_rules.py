@@ -24,6 +24,8 @@ FATAL_LIVES: Final = 2
 TRIAL_MAX_S: Final = 20.0
 """How long the next suspect waits for the first token of the one before at the same instance: above
 a prefill, below a client's patience."""
+CODES: Final = (InstanceLost.code, ReplayRefused.code, RequestFatal.code)
+"""Of the errors with which a lost request ends."""
 RETRY_AFTER_S: Final = 0.25
 """Between two looks for an instance: reports come ten times a second."""
 

@@ -87,6 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "test_leaving.py": 4,
         "test_real_engines.py": 5,
         "test_real_moves.py": 6,
+        "test_real_replays.py": 7,
     }
     ours.sort(key=lambda item: order.get(item.path.name, 0))
     items[:] = [item for item in items if item not in ours] + ours

@@ -60,6 +60,18 @@ class Operator:
         """Does what another site would make the person's browser do."""
         return self._http.post(API + path, json={}, headers=self._referer)
 
+    def ended_request(self, request_id: str) -> dict[str, Any]:
+        """Waits for a request's record and returns it. `request_id`: as the client saw it."""
+
+        def look() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = self.get("/requests", state="ended", q=request_id)[
+                "requests"
+            ]
+            return found
+
+        (record,) = wait_for(look, f"{request_id} is recorded")
+        return dict(record)
+
     def migrate(self, request_id: str, destination: str | None = None) -> dict[str, Any]:
         """Begins a move of a request that runs, once its instance has reported it."""
 

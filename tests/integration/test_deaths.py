@@ -3,8 +3,9 @@
 import httpx
 import psutil
 
-from engine_pool.types import InstanceState
+from engine_pool.types import InstanceState, InstanceStatus
 from tests.integration.installation import START_DEADLINE_S, Installation, wait_for
+from tests.integration.operator import Operator
 from tests.integration.streams import (
     CHAT,
     DETACH,
@@ -14,6 +15,8 @@ from tests.integration.streams import (
     take,
 )
 
+TOKENS = 400
+"""Some seconds of decoding: long enough to be killed in mid answer, soon done elsewhere."""
 LONG = 4000
 """Tokens with `ignore_eos`: more than a minute of decoding, so none ends by itself."""
 
@@ -44,23 +47,23 @@ def test_a_killed_web_server_comes_back_and_its_stream_goes_on_elsewhere(
     assert "web ended: killed by SIGKILL; restart in" in idle.output.read_text()
 
 
-def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(
+def test_a_killed_engines_streams_go_on_at_the_other_and_it_comes_back(
     idle: Installation,
 ) -> None:
     wait_for(lambda: _serving(idle) == 2, "both engines serve", START_DEADLINE_S)
-    with open_stream(idle.url, idle.headers, chat_body(LONG, ignore_eos=True)) as stream:
-        take(stream, 5)
-        victim = wait_for(
-            lambda: next((load.instance for load in idle.loads() if load.running), None),
-            "an engine runs it",
-        )
-        status = next(status for status in idle.statuses() if status.instance == victim)
+    body = chat_body(TOKENS, ignore_eos=True)
+    with open_stream(idle.url, idle.headers, body) as stream:
+        events = take(stream, 5)
+        status = _holder(idle)
+        victim = status.instance
         assert status.pid is not None
         psutil.Process(status.pid).kill()
-        rest = list(stream)
-    error = rest[-1].chunk["error"]
-    assert error["code"] == "instance_lost"
-    assert error["message"]
+        events += list(stream)
+    assert_whole(events, TOKENS)
+    with Operator(idle) as operator:
+        record = operator.ended_request(events[0].chunk["id"])
+    assert (record["state"], record["replays"], record["migrations"]) == ("completed", 1, 0)
+    assert record["output_tokens"] == TOKENS
     answer = idle.client().chat.completions.create(
         model="SmolLM2-135M-Instruct",
         messages=[{"role": "user", "content": "Still there?"}],
@@ -77,6 +80,35 @@ def test_a_killed_engine_ends_its_streams_with_an_error_and_comes_back(
         )
 
     wait_for(is_back, "the engine is back", START_DEADLINE_S)
+
+
+def test_a_stream_whose_server_and_engine_die_together_goes_on_elsewhere(
+    idle: Installation, second_url: str
+) -> None:
+    wait_for(lambda: _serving(idle) == 2, "both engines serve", START_DEADLINE_S)
+    body = chat_body(TOKENS, ignore_eos=True)
+    events: list[Event] = []
+    (web,) = idle.processes("web")
+    try:
+        with open_stream(idle.url, idle.headers | DETACH, body) as stream:
+            events += take(stream, 8)
+            status = _holder(idle)
+            assert status.pid is not None
+            web.kill()
+            psutil.Process(status.pid).kill()
+            events += list(stream)
+    except httpx.TransportError:
+        pass  # what a client sees of a server that dies
+    after = {"Last-Event-ID": events[-1].event_id}
+    with open_stream(second_url, idle.headers | after, body) as stream:
+        events += list(stream)
+    assert_whole(events, TOKENS)
+    idle.wait_ready()
+    with Operator(idle) as operator:
+        record = operator.ended_request(events[0].chunk["id"])
+    assert (record["state"], record["replays"]) == ("completed", 1)
+    assert record["output_tokens"] == TOKENS, "billed once"
+    wait_for(lambda: _serving(idle) == 2, "both engines serve", START_DEADLINE_S)
 
 
 def test_a_killed_store_ends_streams_with_an_error_and_all_recovers(idle: Installation) -> None:
@@ -147,6 +179,23 @@ def test_a_killed_ray_head_takes_its_engines_along_and_all_recovers(idle: Instal
         max_tokens=4,
     )
     assert answer.usage is not None
+
+
+def assert_whole(events: list[Event], tokens: int) -> None:
+    """A simulated engine says a token a chunk; the first chunk has none, the last has the end."""
+    assert events[-1].data == "[DONE]", events[-1].data
+    places = [int(e.event_id.rpartition(":")[2]) for e in events if e.data != "[DONE]"]
+    assert places == list(range(1, len(places) + 1)), "no gap and no repeat"
+    assert events[-2].chunk["choices"][0]["finish_reason"] == "length"
+
+
+def _holder(idle: Installation) -> InstanceStatus:
+    """Returns the instance that runs the only request."""
+    victim = wait_for(
+        lambda: next((load.instance for load in idle.loads() if load.running), None),
+        "an engine runs it",
+    )
+    return next(status for status in idle.statuses() if status.instance == victim)
 
 
 def _serving(idle: Installation) -> int:

@@ -69,6 +69,8 @@ class _Served:
     def __init__(self, spec: EngineSpec) -> None:
         self.valves = {name: Valve() for name in ("log", "reclaim", "copies", "steps")}
         self.gate = MessageGate(Link.send)
+        self.refused: list[str] = []
+        """Requests whose frames the log did not take, once for each time."""
         self._pace = 1.0
         self._pauses = threading.Event()
         self._put_gates_in()
@@ -88,7 +90,9 @@ class _Served:
             writer: TokenLogWriter, frames: Sequence[TokenFrame], firsts: frozenset[str]
         ) -> Appended:
             log.come_by()
-            return append_really(writer, frames, firsts)
+            appended = append_really(writer, frames, firsts)
+            self.refused += appended.refused
+            return appended
 
         def take_back(writer: TokenLogWriter, request_id: str, epoch: int) -> int | None:
             reclaim.come_by()
@@ -160,6 +164,9 @@ class _Served:
 
         agent._post(look)
         return found.result(LONGEST_S)
+
+    def refusals(self) -> list[str]:
+        return list(self.refused)
 
     def rooms(self) -> Rooms:
         return self._host.loop.between_steps(_rooms).result(LONGEST_S)

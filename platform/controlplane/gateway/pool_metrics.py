@@ -9,6 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from controlplane.fleet.watch import degraded
+from engine_pool.replay_rules import CODES
+from engine_pool.replay_tally import Cause
 from engine_pool.types import InstanceLoad, PriorityClass
 from engine_pool.view import Change
 from migration.report import ABORT_CODES, MoveReport
@@ -93,6 +95,7 @@ class PoolCollector(Collector):
             yield from _engines(runtimes)
             yield from _instances(runtimes)
             yield from _queues(runtimes)
+            yield from _replays(runtimes)
             yield _degraded(runtimes)
 
 
@@ -122,6 +125,35 @@ def _instances(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
         moving.add_metric([pool], going_on)
     yield states
     yield moving
+
+
+def _replays(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
+    replayed = CounterMetricFamily(
+        "ferry:replayed_requests",
+        "Requests that another engine has taken after theirs was lost, read by this web process."
+        " reason: died, left, or forgotten.",
+        labels=["reason", "pool"],
+    )
+    ended = CounterMetricFamily(
+        "ferry:replays_refused",
+        "Requests that ended when their engine was lost, by the error's code.",
+        labels=["code", "pool"],
+    )
+    waiting = GaugeMetricFamily(
+        "ferry:replays_waiting",
+        "Requests of lost engines that wait in this web process for another engine.",
+        labels=["pool"],
+    )
+    for runtime in runtimes:
+        replays, pool = runtime.client.replays, runtime.client.config.pool
+        for cause in Cause:
+            replayed.add_metric([cause.value, pool], replays.tally.replayed[cause])
+        for code in CODES:
+            ended.add_metric([code, pool], replays.tally.ended[code])
+        waiting.add_metric([pool], replays.waiting)
+    yield replayed
+    yield ended
+    yield waiting
 
 
 def _queues(runtimes: Sequence["Runtime"]) -> Iterable[Metric]:
