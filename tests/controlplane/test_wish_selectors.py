@@ -61,6 +61,41 @@ def test_a_stopped_one_is_safe_without_a_report() -> None:
     assert drain(world.fleet([stopped]), row("stopped")).is_safe
 
 
+def test_one_whose_engine_died_while_it_was_to_leave_is_safe_and_not_called_verified() -> None:
+    dead = world.status(state=InstanceState.STOPPED, wanted="drained", since_unix_s=time.time() - 9)
+    before = world.load(age_s=20)
+    found = drain(world.fleet([dead], [before]))
+    assert (found.is_safe, found.verified_unix_s) == (True, None)
+    assert drain_words.progress_words(found) == (
+        "i-01 stopped. Safe to stop. Its engine has ended: nothing runs there."
+    )
+    assert drain(world.fleet([dead], [world.load(age_s=1)])).why_not_safe == (
+        "something still reports as its engine"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "by", "is_own"),
+    [
+        (InstanceState.DRAINING, "serving", "pool", True),
+        (InstanceState.DRAINING, "stopped", "SIGTERM", True),
+        (InstanceState.DRAINING, "drained", "olga", False),
+        (InstanceState.SERVING, "serving", "pool", False),
+    ],
+)
+def test_what_the_pool_renews_by_itself_is_shown_as_such(
+    state: InstanceState, wanted: str, by: str, is_own: bool
+) -> None:
+    status = world.status(
+        state=state, wanted=wanted, wanted_by=by, wanted_reason="other settings",
+        drain=world.progress(3),
+    )  # fmt: skip
+    found = drain_of("i-01", "default", world.fleet([status], [world.load()]), wishes())
+    assert (found.is_renewing, found.is_leaving, found.is_safe) == (is_own, is_own, False)
+    said = f'A new engine is wanted by {by}: "other settings".' if is_own else ""
+    assert drain_words.wanted_words(found) == said
+
+
 @pytest.mark.parametrize(
     ("now", "why"),
     [

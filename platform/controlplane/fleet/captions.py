@@ -15,7 +15,8 @@ def caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:
     """Says what an instance does that has no numbers now."""
     cause = status.cause or status.state.value
     if status.is_crash_looping and status.state is not InstanceState.SERVING:
-        return f"{status.failures} failures in a row · {cause}", "bad"
+        told = "failures in a row" in cause
+        return cause if told else f"{status.failures} failures in a row · {cause}", "bad"
     match status.state:
         case InstanceState.STARTING:
             return cause, "info"
@@ -24,7 +25,7 @@ def caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:
         case InstanceState.SERVING:
             return "no report yet", "plain"
         case _:
-            return f"{cause}{wanted_by(status)}", "plan"
+            return _with_who(cause, status), "plan"
 
 
 def caption_of(
@@ -46,7 +47,7 @@ def caption_of(
     if status.state is InstanceState.CORDONED and status.wanted_by:
         return f"takes no new requests{wanted_by(status)}", "plan"
     if status.state.value in LEAVING:
-        return f"{status.cause or status.state.value}{wanted_by(status)}", "plan"
+        return _with_who(status.cause or status.state.value, status), "plan"
     if load.capacity_tokens <= 0:
         return "reports no KV cache", "bad"
     used = f"{_percent(load.used_tokens, load.capacity_tokens)} used"
@@ -60,6 +61,11 @@ def caption_of(
 def wanted_by(status: InstanceStatus) -> str:
     """Says whose wish it is, as the end of a caption; empty when nobody's."""
     return f" · wanted by {status.wanted_by}" if status.wanted_by else ""
+
+
+def _with_who(cause: str, status: InstanceStatus) -> str:
+    """Adds whose wish it is, unless the cause says it."""
+    return cause if f"by {status.wanted_by}" in cause else cause + wanted_by(status)
 
 
 def _draining(status: InstanceStatus, left: int) -> tuple[str, Tone]:
@@ -76,7 +82,7 @@ def _draining(status: InstanceStatus, left: int) -> tuple[str, Tone]:
 
 def _drained(status: InstanceStatus) -> tuple[str, Tone]:
     if status.drain is None or status.drain.verified_unix_s is None:
-        return f"{status.cause or 'drained'}{wanted_by(status)}", "plan"
+        return _with_who(status.cause or "drained", status), "plan"
     if status.wanted == WantedState.DRAINED:
         return f"safe to stop{wanted_by(status)}", "plan"
     return f"verified empty, {_afterwards(status)}", "plan"

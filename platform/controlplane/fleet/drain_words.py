@@ -12,6 +12,7 @@ from engine_pool.policy.wishes import Leftover, WantedState
 
 PROOF: Final = "0 requests, 0 blocks, 0 transfers"
 """What the pool process has checked before it says that an instance is empty."""
+ENDED: Final = "Its engine has ended: nothing runs there."
 LEFTOVER_WORDS: Final = {
     Leftover.WAIT: "wait for it",
     Leftover.REPLAY: "replay it elsewhere",
@@ -30,9 +31,10 @@ def clock_words(unix_s: float) -> str:
 
 
 def safe_words(verified_unix_s: float | None) -> str:
-    """Returns the proof."""
-    at = f"Verified empty at {clock_words(verified_unix_s)}" if verified_unix_s else "Empty"
-    return f"Safe to stop. {at}: {PROOF}."
+    """Returns the proof; without a check it is that the engine has ended."""
+    if verified_unix_s is None:
+        return f"Safe to stop. {ENDED}"
+    return f"Safe to stop. Verified empty at {clock_words(verified_unix_s)}: {PROOF}."
 
 
 def wanted_words(drain: InstanceDrain) -> str:

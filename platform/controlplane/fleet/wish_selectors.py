@@ -2,11 +2,11 @@
 
 Whether a machine may be switched off is decided here once. An instance is safe to stop when what is
 wanted says that everything leaves it, the pool process has proven it empty (no request, no block,
-no transfer, its door closed), and both it and the instance have said so just now.
+no transfer, its door closed) or its engine has ended, and whoever says so says it now.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controlplane.fleet import fleet_now as fleet
@@ -21,6 +21,7 @@ from controlplane.fleet.wish_rows import (
     wishes_now,
 )
 from controlplane.fleet.wish_terms import node_check
+from engine_pool.engine_look import SIGTERM_BY
 from engine_pool.policy.wishes import InstanceWish, Leftover
 from engine_pool.types import (
     DrainProgress,
@@ -36,8 +37,11 @@ POOL_SEEN_WITHIN_S: Final = 10.0
 SETTLED_AFTER_S: Final = 2.0
 """A wish is with the pool process within a second; what it has said before may be of an earlier
 one."""
+ENDS_WITHIN_S: Final = 2.0
+"""A report that an engine sent before its end has come by then."""
 LEFT_SHOWN: Final = 100
 """Requests that are listed one by one; all are counted."""
+LEAVES: Final = (InstanceState.DRAINING, InstanceState.DRAINED, InstanceState.STOPPING)
 EMPTY_STATES: Final = (InstanceState.DRAINED, InstanceState.STOPPED)
 
 
@@ -171,6 +175,9 @@ def drain_of(name: str, pool: str, now: FleetNow, wishes: Wishes) -> InstanceDra
     status, load = now.statuses.get(name), now.loads.get(name)
     node = status.node if status is not None else ""
     wish = wishes.joined(name, node)
+    is_pools_own = _is_pools_own(status, wish)
+    if is_pools_own and status is not None:
+        wish = replace(wish, by=status.wanted_by, reason=status.wanted_reason)
     progress = status.drain if status is not None else None
     mine = [move for move in now.moves if move.source == name]
     found = _left_of(load, mine, wish, progress, status)
@@ -185,7 +192,7 @@ def drain_of(name: str, pool: str, now: FleetNow, wishes: Wishes) -> InstanceDra
         wish=wish,
         own=wishes.own(name),
         of_node=wishes.of_node(node),
-        is_renewing=is_renewing(wish, status),
+        is_renewing=is_pools_own or is_renewing(wish, status),
         is_outdated=status is not None and status.is_outdated,
         progress=progress,
         left=tuple(found[:LEFT_SHOWN]),
@@ -196,6 +203,14 @@ def drain_of(name: str, pool: str, now: FleetNow, wishes: Wishes) -> InstanceDra
         is_safe=not why,
         why_not_safe=why,
     )
+
+
+def _is_pools_own(status: InstanceStatus | None, wish: InstanceWish) -> bool:
+    """Says whether an instance leaves without anybody's row: for other engine settings, or because
+    its process was told to end. Its successor serves again."""
+    if status is None or wish.by or not status.wanted_by or status.state not in LEAVES:
+        return False
+    return status.wanted not in LEAVING or status.wanted_by == SIGTERM_BY
 
 
 def _why_not_safe(
@@ -219,6 +234,10 @@ def _why_not_safe(
         return _words_of(status)
     if status.wanted not in LEAVING or seen < wish.since_unix_s + SETTLED_AFTER_S:
         return "the pool process has not confirmed it yet"
+    if status.state is InstanceState.STOPPED:
+        # Its engine has ended, of itself perhaps: then nothing had to be verified.
+        is_alive = load is not None and load.at_unix_s > status.since_unix_s + ENDS_WITHIN_S
+        return "something still reports as its engine" if is_alive else ""
     if status.drain is None or status.drain.verified_unix_s is None:
         return f"{status.state.value}, but not proven to be empty"
     if status.state is InstanceState.DRAINED:
