@@ -28,6 +28,8 @@ START_DEADLINE_S = 240.0
 """Generous: CI's machine has two cores, and real engines load a model."""
 DEADLINE_S = 120.0
 """For what takes a second or two on an idle machine."""
+NODE_TRIES = 3
+"""Ray gives a node some seconds to start, which a busy machine may not have."""
 
 
 def wait_for(what: Callable[[], Any], because: str, deadline_s: float = DEADLINE_S) -> Any:
@@ -144,21 +146,24 @@ class Installation:
         self.wait_ready(url)
         return url, process
 
-    def start_node(self, name: str, address: str) -> "subprocess.Popen[bytes]":
+    def start_node(self, name: str, address: str) -> None:
         """Starts another Ray node on this machine, which nobody starts again when it dies.
 
         `address`: of its own, such as 127.0.0.2. Its processes are the part of its name.
         """
         environ = self.environ | self.state.environ | {MARK: str(self.run_dir), PART_MARK: name}
         command = node_command(self.state.ray_address, address, name)
-        with (self.var_dir / "log" / f"{name}.log").open("wb") as output:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=environ, stdout=output, stderr=subprocess.STDOUT
-            )
-        self._others.append(process)
         log = self.var_dir / "log" / f"{name}.log"
-        wait_for(lambda: "Ray runtime started" in log.read_text(), f"{name} has joined")
-        return process
+        for _ in range(NODE_TRIES):
+            with log.open("wb") as output:
+                node = subprocess.Popen(
+                    command, cwd=ROOT, env=environ, stdout=output, stderr=subprocess.STDOUT
+                )
+            self._others.append(node)
+            if _has_joined(node, log):
+                return
+            kill_marked(self.run_dir, name)
+        raise AssertionError(f"{name} does not join:\n{log.read_text()[-3000:]}")
 
     def processes(self, part: str) -> list[psutil.Process]:
         return find_marked(self.run_dir, part)
@@ -201,3 +206,13 @@ class Installation:
         finally:
             self.process.kill()
             kill_marked(self.run_dir)
+
+
+def _has_joined(node: "subprocess.Popen[bytes]", log: Path) -> bool:
+    """Waits until a Ray node has joined, or has given up. Says which."""
+    wait_for(
+        lambda: "Ray runtime started" in log.read_text() or node.poll() is not None,
+        "the node has joined, or given up",
+        START_DEADLINE_S,
+    )
+    return node.poll() is None

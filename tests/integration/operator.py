@@ -52,7 +52,7 @@ class Operator:
 
     def change_pool(self, name: str, **changes: object) -> None:
         """Changes a pool's row, whatever version it has."""
-        headers = self._referer | {"X-CSRFToken": self._http.cookies["csrftoken"]}
+        headers = self._referer | {"X-CSRFToken": self._http.cookies["csrftoken"], "If-Match": "*"}
         answer = self._http.patch(f"{API}/pools/{name}", json=changes, headers=headers)
         assert answer.status_code == 200, answer.text
 
