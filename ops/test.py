@@ -60,11 +60,13 @@ class Result:
     summary: tuple[str, ...]
 
 
+ENGINES = ("tests/engine_pool", "tests/migration", "tests/simulator", "tests/parity")
 RUNS = (
     # Installations wait for processes to start and to die most of the time, the rest computes:
-    # beside each other they take little longer than the longer one. The order within is as ever.
+    # beside each other they take little longer than the longer one. The longest begins first.
     Run("installations", ("tests/integration",)),
-    Run("parts", ("tests", "--ignore=tests/integration")),
+    Run("parts", ("tests", *(f"--ignore={f}" for f in ("tests/integration", *ENGINES)))),
+    Run("engines", ENGINES),
     Run("postgresql", ("tests", "--database-only"), is_on_postgresql=True),
 )
 """All tests. Each lane that is free takes the next."""

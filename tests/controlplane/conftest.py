@@ -17,12 +17,12 @@ from controlplane.usage.prices import FREE
 from engine_pool.client import PoolClient
 from engine_pool.store import connect, connect_async
 from tests.controlplane.web_process import Make, running
+from tests.embedded_store import started_store
 
 
 @pytest.fixture(scope="session")
 def store_server() -> Iterator[ValkeyServer]:
-    server = ValkeyServer()
-    server.start()
+    server = started_store()
     yield server
     server.stop()
 

