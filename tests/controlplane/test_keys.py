@@ -10,6 +10,7 @@ from controlplane.log_filter import HideSecrets
 from controlplane.tenants.key_cache import FRESH_S, STALE_MAX_S, DatabaseAway, KeyCache
 from controlplane.tenants.keys import digest, make_key, parse_key
 from controlplane.tenants.selectors import KeyPolicy
+from tests.controlplane.fakes import until
 
 
 def test_a_key_has_a_public_id_and_a_secret_of_256_bits() -> None:
@@ -128,3 +129,20 @@ def test_logs_never_hold_a_secret_in_a_traceback() -> None:
     record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), exc_info)
     HideSecrets().filter(record)
     assert key.text[-20:] not in logging.Formatter().format(record)
+
+
+async def test_a_database_that_takes_no_rows_keeps_no_key_from_being_found(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fail(used: dict[int, datetime]) -> None:
+        tried.append(used)
+        raise DatabaseError("read only")
+
+    monkeypatch.setattr("controlplane.tenants.key_cache.keys_note_used", fail)
+    for _ in range(3):
+        assert await database.cache.find(database.key.text)
+        database.now_s += FRESH_S + 0.01
+    # The time of its use is written with a later look at the database.
+    await until(lambda: bool(tried))

@@ -107,8 +107,10 @@ class RecordWriter:
                 await loop.run_in_executor(self._thread, _insert, batch)
             except DatabaseError as error:
                 self._waiting.extendleft(reversed(batch))
+                if not self._is_behind:
+                    why = type(error).__name__
+                    logger.warning("request records wait for the database: %s", why)
                 self._is_behind = True
-                logger.warning("request records wait for the database: %s", type(error).__name__)
                 return
             finally:
                 self._writing_since_s = None
