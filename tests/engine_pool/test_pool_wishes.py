@@ -76,7 +76,8 @@ class Wishes(Pool):
 
     def frames(self, request_id: str) -> list[TokenFrame]:
         entries = self.redis.xrange(log_key(request_id))
-        return [frame for _, fields in entries for frame in decode_all(fields[b"e"])]
+        blobs = [f[b"e"] for _, f in entries if b"e" in f]
+        return [frame for blob in blobs for frame in decode_all(blob)]
 
     def is_over(self, request_id: str) -> bool:
         frames = self.frames(request_id)
