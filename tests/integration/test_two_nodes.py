@@ -24,6 +24,8 @@ STREAMS = 8
 TOKENS = 600
 """Some 20 s of decoding: the drain and the death come in mid-stream."""
 BEGUN_TOKENS = 20
+pytestmark = pytest.mark.timeout(900)
+"""An installation and a second node start first, which takes minutes on a busy machine."""
 
 
 @pytest.fixture(scope="module")
