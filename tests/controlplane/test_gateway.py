@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,8 @@ async def test_a_dead_instance_is_an_event_and_then_the_end(
         )
         await asked.started()
         Producer(store).write(w.engine_ids[0], 0, [500])
+        # Nobody else is there, and it does not wait.
+        w.client.use(replace(w.client.config, replay_wait_s=0.0))
         w.client.view.apply(status_of("i-01", InstanceState.LOST))
         events = await asked.events()
         error = bodies(events)[-1]["error"]
