@@ -13,7 +13,7 @@ from controlplane.fleet.models import Wish
 from controlplane.fleet.picture import BAND_STEPS
 from controlplane.fleet.wish_rows import wanted_word
 from controlplane.fleet.wish_terms import last_words
-from web.move_units import short_ms, steps
+from web.move_units import steps
 
 OLD_AFTER_S: Final = 2.0
 """Facts older than this are told as such."""
@@ -110,7 +110,7 @@ def _what(action: str, name: str, plan: DrainPlan, row: Wish | None, instances: 
         return f"{it} take{'s' if instances is None else ''} no new requests.{stays}"
     leave = "Nothing runs or waits there now, and nothing new is sent to it."
     if has:
-        wait = f"about {short_ms(plan.wait_ms)} ms" if plan.wait_ms is not None else "a moment"
+        wait = f"about {plan.wait_ms:.0f} ms" if plan.wait_ms is not None else "a moment"
         leave = (
             f"Its {has} move to other instances. Nothing new is sent to it. Streams go on; each "
             f"reader waits {wait} once."
@@ -219,6 +219,8 @@ def _room(plan: DrainPlan) -> Fact:
 def _estimate(action: str, plan: DrainPlan) -> str:
     if plan.running == 0:
         said = "at once"
+    elif not plan.has_room:
+        said = "not known: it takes until others have ended"
     elif plan.estimate_s is None:
         said = "not known: no move has ended here lately"
     else:

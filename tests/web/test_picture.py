@@ -93,7 +93,7 @@ def test_an_instance_that_does_not_report_is_silent_not_stuck() -> None:
 
 def test_preemptions_stand_in_the_caption() -> None:
     row = instance_row(_status(), LOAD, Progress(NOW_S, 4), NOW_S)
-    assert row.caption.endswith("4 preempted /min")
+    assert row.caption.startswith("4 preempted /min · ")
     assert row.tone == "warn"
 
 

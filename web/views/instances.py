@@ -8,13 +8,14 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_safe
 
 from controlplane.fleet import fleet_now as fleet
+from controlplane.fleet.captions import SAFE
 from controlplane.fleet.middleware import PARAMETER
 from controlplane.fleet.observer import Observer, Picture
 from controlplane.fleet.picture import InstanceRow, natural
 from controlplane.fleet.rebalancing_picture import thinks_of_row
 from controlplane.fleet.watch import fleet_watch
 from controlplane.fleet.wish_rows import wishes_now
-from controlplane.fleet.wish_selectors import drain_of
+from controlplane.fleet.wish_selectors import InstanceDrain, drain_of
 from controlplane.tenants.access import Role
 from engine_pool.client import served_clients
 from engine_pool.types import InstanceLoad, RequestLoad
@@ -68,7 +69,7 @@ def instance(request: HttpRequest, name: str) -> HttpResponse:
         "name": name,
         "row": row,
         "side": side,
-        "sentence": sentence(row),
+        "sentence": sentence(row, drain),
         "notes": notes_of(drain),
         "actions": actions_of(drain),
         "panel": panel_of(drain, picture.at_unix_s),
@@ -120,13 +121,17 @@ def side_of(observer: Observer, picture: Picture, name: str, limit: int) -> Side
     return Side(name, rows, len(found), load.at_unix_s)
 
 
-def sentence(row: InstanceRow) -> str:
+def sentence(row: InstanceRow, drain: InstanceDrain) -> str:
     """Says what the instance does, with its numbers."""
+    caption = row.caption
+    if caption.startswith(SAFE) and not drain.is_safe:
+        # The pool has not heard yet that it is released, or nobody checks any more.
+        caption = f"empty, and not safe to stop: {drain.why_not_safe}"
     word = row.state.replace("_", " ").capitalize()
     if row.running is None:
-        return f"{word}: {row.caption}."
+        return f"{word}: {caption}."
     queue = f", {row.waiting:,} in the queue" if row.waiting else ""
-    return f"{word}, {row.running:,} running{queue}. {row.caption}."
+    return f"{word}, {row.running:,} running{queue}. {caption[:1].upper()}{caption[1:]}."
 
 
 def _in_order(load: InstanceLoad) -> list[tuple[str, RequestLoad]]:

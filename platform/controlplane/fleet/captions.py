@@ -8,6 +8,7 @@ from engine_pool.policy.wishes import WantedState
 from engine_pool.types import InstanceLoad, InstanceState, InstanceStatus
 
 Tone = Literal["plain", "info", "plan", "warn", "bad"]
+SAFE: Final = "safe to stop"
 LEAVING: Final = frozenset({"cordoned", "draining", "drained", "stopping", "stopped"})
 
 
@@ -54,7 +55,8 @@ def caption_of(
     if math.isfinite(usage.virtual_tokens):
         used += f", {_percent(usage.virtual_tokens, load.capacity_tokens)} virtual"
     if preempted:
-        return f"{used} · {preempted} preempted /min", "warn"
+        # First, since the end is what is cut where there is little room.
+        return f"{preempted} preempted /min · {used}", "warn"
     return f"{used} · {short_of(load.used_tokens, load.capacity_tokens)}", "plain"
 
 
@@ -84,7 +86,7 @@ def _drained(status: InstanceStatus) -> tuple[str, Tone]:
     if status.drain is None or status.drain.verified_unix_s is None:
         return _with_who(status.cause or "drained", status), "plan"
     if status.wanted == WantedState.DRAINED:
-        return f"safe to stop{wanted_by(status)}", "plan"
+        return f"{SAFE}{wanted_by(status)}", "plan"
     return f"verified empty, {_afterwards(status)}", "plan"
 
 

@@ -58,7 +58,7 @@ def deadline_words(drain: InstanceDrain, now_unix_s: float) -> str:
     """Says what happens when to what is left."""
     at = drain.wish.deadline_unix_s
     if at is None:
-        return "none: it takes as long as its requests"
+        return "none"
     policy = LEFTOVER_WORDS[drain.wish.leftover]
     if at > now_unix_s:
         return f"in {short_time(at - now_unix_s)}, then {policy}"
@@ -71,9 +71,13 @@ def progress_words(drain: InstanceDrain) -> str:
         return f"{drain.instance} {drain.state}. {safe_words(drain.verified_unix_s)}"
     progress = drain.progress
     if not drain.is_leaving or progress is None or not drain.state:
-        return f"{drain.instance} {drain.state or 'unknown'}: {drain.why_not_safe}"
+        # A state's own words begin with it.
+        is_told = not drain.state or drain.why_not_safe.startswith(drain.state)
+        state = "" if is_told else f" {drain.state}"
+        return f"{drain.instance}{state}: {drain.why_not_safe}"
     left = progress.left if drain.left_total is None else drain.left_total
-    parts = [f"{left} left", f"{progress.moving} moving", f"{progress.moved} moved"]
+    parts = [f"{left} left" if left else "empty, being verified"]
+    parts += [f"{progress.moving} moving", f"{progress.moved} moved"]
     parts.append(f"{progress.ended} ended by themselves")
     if progress.estimate_s is not None and left:
         parts.append(f"about {short_time(progress.estimate_s)}")

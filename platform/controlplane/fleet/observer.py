@@ -179,7 +179,14 @@ class Observer:
         rebalancing = rebalancing_row(self.rebalancing, self.policy.rebalance, now_unix_s)
         waits = tiles.held_words(rates.held)
         note = " ".join(
-            filter(None, (strip_note(rebalancing, self.rebalancing), waits and f"{waits}."))
+            filter(
+                None,
+                (
+                    picture.leaving_note(rows.values()),
+                    strip_note(rebalancing, self.rebalancing),
+                    waits and f"{waits}.",
+                ),
+            )
         )
         band = (self.policy.scaling.low_steps, self.policy.scaling.high_steps)
         self._version += 1

@@ -192,6 +192,16 @@ def least_free(rows: dict[str, InstanceRow]) -> dict[str, InstanceRow]:
     return {name: rows[name] for name in names}
 
 
+def leaving_note(rows: Iterable[InstanceRow]) -> str:
+    """Returns what the strip says of drains that go on; empty without one."""
+    going = [row for row in rows if row.state == InstanceState.DRAINING.value]
+    if not going:
+        return ""
+    left = sum((row.running or 0) + (row.waiting or 0) for row in going)
+    drains = "1 drain goes on" if len(going) == 1 else f"{len(going)} drains go on"
+    return f"{drains}, {left} request{'' if left == 1 else 's'} left."
+
+
 def event_rows(events: Iterable[FleetEvent]) -> dict[str, EventRow]:
     """Returns events by a key that is the same at every look, in the order given."""
     rows = (
