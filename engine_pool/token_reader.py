@@ -305,14 +305,18 @@ class TokenReader:
             while stream.unread() > UNREAD_LOW:
                 stream.room.clear()
                 await stream.room.wait()
+            # What was heard before the question must be in the answer; what comes meanwhile need not.
+            missed = stream.missed
             entries, last_entry = await self._log.read_all_after(
                 stream.request_id, after_entry=stream.at_entry, count=PAGE_FRAMES
             )
             if self._streams.get(stream.request_id) is not stream:
                 return
             if last_entry is None:
-                if stream.missed > stream.at:
+                if missed > stream.at:
                     raise StreamGone("The store has forgotten this stream; it cannot go on.")
+                if stream.missed > stream.at:
+                    continue
                 stream.is_behind = False
                 return
             arrived = []

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import redis
@@ -87,6 +88,32 @@ async def test_a_lost_message_is_healed_from_the_log(
         await until(lambda: r.sink.tokens("a") == [0, 1, 2, 3])
         producer.write("a", 4, [4], finish="length")
         await until(lambda: r.sink.tokens("a") == [0, 1, 2, 3, 4])
+
+
+async def test_a_frame_that_comes_while_the_logs_end_is_read_is_no_gap(
+    store_url: str, store: "redis.Redis[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel may bring it before the answer to a question that was asked earlier."""
+    async with reading(store_url) as r:
+        stream = await r.open("a")
+        producer = Producer(store)
+        producer.write("a", 0, [0])
+        await until(lambda: r.sink.tokens("a") == [0])
+        read = r.log.read_all_after
+
+        async def late(request_id: str, **options: Any) -> Any:
+            found = await read(request_id, **options)
+            if found[1] is None and stream.missed < (1, 2):
+                producer.write("a", 1, [1])
+                await until(lambda: stream.missed == (1, 2))
+            return found
+
+        monkeypatch.setattr(r.log, "read_all_after", late)
+        r.reader.reread("a")
+        await until(lambda: r.sink.tokens("a") == [0, 1])
+        producer.write("a", 2, [2], finish="stop")
+        await until(lambda: r.sink.tokens("a") == [0, 1, 2])
+        assert r.sink.errors == {}
 
 
 async def test_a_gap_that_the_log_cannot_fill_ends_the_stream(
