@@ -185,7 +185,7 @@ def scaling(seeds: int, requests: int) -> Iterator[Job]:
     cases += [("scaling cv", SCALING_CV_RATE_PER_S, cv, default) for cv in SCALING_CVS]
     cases += [("cost", COST_RATE_PER_S, 1.0, band) for band in COST_BANDS]
     for experiment, rate, cv, (low, high) in cases:
-        band = {"enabled": True, "low_steps": low, "high_steps": high}
+        band = {"enabled": True, "low_steps": low, "high_steps": high, "survivors_share": 0.0}
         for seed in range(seeds):
             for policy, rules in {"baseline": BASELINE, "ours": OURS}.items():
                 run = Run(experiment, "L-L", rate, cv, policy, seed, low, high)

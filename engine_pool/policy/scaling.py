@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine_pool.policy.pairing import in_words
-from engine_pool.policy.scaling_change import grow, refuse, shrink, stay
+from engine_pool.policy.scaling_change import grow, is_spare, refuse, shrink, stay
 from engine_pool.policy.scaling_facts import (
     Barrier,
     Picture,
@@ -55,7 +55,7 @@ def decide(
         average = average_steps(picture.serving, picture.starting_tokens, headroom)
         if math.isnan(average):
             return stay("the average is no number", is_hold=True), state
-    state = _remember(picture, average, rule, state, now_s)
+    state = _remember(picture, average, rule, headroom, state, now_s)
     decision = _decide(picture, average, rule, headroom, state, now_s)
     return replace(decision, average_steps=average), state
 
@@ -73,7 +73,12 @@ def average_steps(
 
 
 def _remember(
-    picture: Picture, average: float | None, rule: ScalingRule, state: ScalingState, now_s: float
+    picture: Picture,
+    average: float | None,
+    rule: ScalingRule,
+    headroom: HeadroomRule,
+    state: ScalingState,
+    now_s: float,
 ) -> ScalingState:
     """Returns since when what counts by its length has been so."""
 
@@ -93,6 +98,9 @@ def _remember(
         state,
         under_since_s=since(average < rule.low_steps, state.under_since_s),
         over_since_s=since(average > rule.high_steps, state.over_since_s),
+        spare_since_s=since(
+            average > rule.high_steps and is_spare(picture, rule, headroom), state.spare_since_s
+        ),
     )
 
 
@@ -199,6 +207,10 @@ def _when_over(
         why = f"but {share} of the requests are within their TTFT"
         return refuse(f"{words}, {why}", Signal.TTFT, Barrier.ATTAINMENT)
     changed_s = max((s for s in (state.grown_s, state.shrunk_s) if s is not None), default=None)
+    if state.spare_since_s is not None and now_s - state.spare_since_s < rule.shrink_after_s:
+        # A dip of the load is no reason: what is left must have been enough all the time.
+        spare_s = now_s - state.spare_since_s
+        return stay(f"{words}, of which the others were enough for {spare_s:.0f} s")
     left_s = _cooling_s(changed_s, rule.shrink_cooldown_s, now_s)
     # At the least there is nothing to wait for.
     if left_s > 0 and picture.count > max(1, rule.min_instances):

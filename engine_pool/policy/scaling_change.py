@@ -1,6 +1,7 @@
 """Which instance comes or goes, once scaling.py has found that one should; and what forbids it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine_pool.policy.pairing import in_words
@@ -57,17 +58,30 @@ def shrink(
         return refuse(f"{words}, but one starts", signal, Barrier.STARTING)
     if len(serving) < 2:
         return stay(f"{words}, but only {len(serving)} serves", signal=signal)
-    # Of equals the last: what stays are the first numbers.
-    fewest = min(s.batch + s.waiting for s in serving)
-    least = max((s for s in serving if s.batch + s.waiting == fewest), key=lambda s: s.instance)
+    least = _least_busy(serving)
     if not is_ordered:
         after = average_without(least, picture, headroom)
-        if not after >= rule.low_steps:
+        if not after >= rule.survivors_steps:
             why = f"refused: without {least.instance} the average would be {in_words(after)}"
-            return refuse(f"{words}, {why} < {rule.low_steps:g}", signal, Barrier.SURVIVORS)
-    moves = f"{least.instance} has the fewest requests ({fewest})"
+            return refuse(f"{words}, {why} < {rule.survivors_steps:g}", signal, Barrier.SURVIVORS)
+    moves = f"{least.instance} has the fewest requests ({least.batch + least.waiting})"
     why = f"{words}: {len(serving)} -> {len(serving) - 1}, {moves}"
     return ScalingDecision(why, drain=least.instance, signal=signal)
+
+
+def is_spare(picture: Picture, rule: ScalingRule, headroom: HeadroomRule) -> bool:
+    """Says whether the others could carry the load of the one with the fewest requests."""
+    serving = picture.serving
+    if not serving:
+        return False
+    return average_without(_least_busy(serving), picture, headroom) >= rule.survivors_steps
+
+
+def _least_busy(serving: Sequence[Standing]) -> Standing:
+    """Returns the one with the fewest requests; of equals the last, so that what stays are the
+    first numbers."""
+    fewest = min(s.batch + s.waiting for s in serving)
+    return max((s for s in serving if s.batch + s.waiting == fewest), key=lambda s: s.instance)
 
 
 def average_without(least: Standing, picture: Picture, headroom: HeadroomRule) -> float:

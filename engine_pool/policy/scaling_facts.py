@@ -102,6 +102,9 @@ class ScalingState:
 
     under_since_s: float | None = None
     over_since_s: float | None = None
+    spare_since_s: float | None = None
+    """Since when it has been over the band, and the others could have carried the load of the one
+    with the fewest requests."""
     ttft_under_since_s: float | None = None
     idle_since_s: float | None = None
     silent_since_s: float | None = None

@@ -162,12 +162,21 @@ class ScalingRule:
     zero_after_s: float | None = None
     """Idle for so long, the last instance is drained as well, if `min_instances` is 0; None:
     never."""
+    survivors_share: float = 0.5
+    """How high in the band (0 its low end, 1 its high end) the average must still be without the
+    instance that is drained. At 0, as in the paper, two instances that are a little too free become
+    one that is nearly full, and the next few requests bring the other back."""
     report_max_age_s: float = 5.0
     """Older reports are none; the pages call them stale, too."""
     silent_hold_s: float = 60.0
     """An instance without a report stops all changes for so long: it may be back any moment, or
     counted as dead by the pool process. After that it counts as full: the others may grow beside
     it, and nothing shrinks."""
+
+    @property
+    def survivors_steps(self) -> float:
+        """The average that must be left after a drain."""
+        return self.low_steps + self.survivors_share * (self.high_steps - self.low_steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,14 @@ class ScalingPool(Protocol):
     def set_state(self, instance: InstanceName, state: InstanceState) -> None: ...
 
 
+class ScalingLoop(Protocol):
+    """What decides how many instances there are."""
+
+    def check(self, pool: ScalingPool) -> None: ...
+
+
 class Scaler:
-    """Remembers since when the pool has been outside the band."""
+    """The pool's own rule; remembers since when it has been outside the band."""
 
     def __init__(self, settings: PolicySettings) -> None:
         self._rule = settings.scaling
@@ -37,13 +43,7 @@ class Scaler:
         self._state = ScalingState()
 
     def check(self, pool: ScalingPool) -> None:
-        starting = [i for i in pool.instances if i.state is InstanceState.STARTING]
-        standings = [i.seen for i in pool.pool_now()]
-        picture = Picture(
-            standings=standings,
-            starting_tokens=[i.engine.standing.capacity_tokens for i in starting],
-            undrainable=[s.instance for s in standings if s.is_draining],
-        )
+        picture = self.picture(pool)
         decision, state = decide(
             picture,
             rule=self._rule,
@@ -58,3 +58,13 @@ class Scaler:
             pool.set_state(decision.undrain, InstanceState.SERVING)
         if decision.drain is not None:
             pool.set_state(decision.drain, InstanceState.DRAINING)
+
+    def picture(self, pool: ScalingPool) -> Picture:
+        """Returns what the check sees."""
+        starting = [i for i in pool.instances if i.state is InstanceState.STARTING]
+        standings = [i.seen for i in pool.pool_now()]
+        return Picture(
+            standings=standings,
+            starting_tokens=[i.engine.standing.capacity_tokens for i in starting],
+            undrainable=[s.instance for s in standings if s.is_draining],
+        )

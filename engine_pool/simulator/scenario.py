@@ -110,6 +110,9 @@ class Scenario:
                 check_interval_s=s.check_interval_s,
                 grow_after_s=s.grow_after_s,
                 shrink_after_s=s.shrink_after_s,
+                survivors_share=s.survivors_share,
+                grow_cooldown_s=s.grow_cooldown_s,
+                shrink_cooldown_s=s.shrink_cooldown_s,
             ),
         )
 

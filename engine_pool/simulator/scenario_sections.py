@@ -140,5 +140,8 @@ class ScalingSection:
     check_interval_s: float = setting(_SCALING.check_interval_s, number(0.01))
     grow_after_s: float = setting(_SCALING.grow_after_s, number(0))
     shrink_after_s: float = setting(_SCALING.shrink_after_s, number(0))
+    survivors_share: float = setting(_SCALING.survivors_share, number(0, 1))
+    grow_cooldown_s: float = setting(_SCALING.grow_cooldown_s, number(0))
+    shrink_cooldown_s: float = setting(_SCALING.shrink_cooldown_s, number(0))
     start_delay_s: float = setting(20.0, number(0))
     """From the decision until an instance serves."""

@@ -25,7 +25,7 @@ from engine_pool.simulator.metrics import SAMPLES, Sample, Series, look
 from engine_pool.simulator.migration_model import FINISHED, PREEMPTED, Mover
 from engine_pool.simulator.move_record import Move
 from engine_pool.simulator.rebalancing import Rebalancer
-from engine_pool.simulator.scaling_model import Scaler
+from engine_pool.simulator.scaling_model import Scaler, ScalingLoop
 from engine_pool.simulator.scenario import Scenario
 from engine_pool.simulator.sim_request import Arrival, Place, SimRequest, request_of
 from engine_pool.types import InstanceName, InstanceState
@@ -50,7 +50,13 @@ class Kind(IntEnum):
 class World:
     """One run; `run` may be called once."""
 
-    def __init__(self, scenario: Scenario, arrivals: Sequence[Arrival]) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        arrivals: Sequence[Arrival],
+        scaler: ScalingLoop | None = None,
+    ) -> None:
+        """`scaler`: another rule than the pool's own, for comparisons."""
         self._scenario = scenario
         self._policy = scenario.policy_settings()
         has_priorities = scenario.policy.priorities
@@ -77,7 +83,7 @@ class World:
         self._rounds = 0
         self._arrived_count = 0
         self._rebalancer = Rebalancer(self._policy)
-        self._scaler = Scaler(self._policy)
+        self._scaler = scaler or Scaler(self._policy)
         self._mover = Mover(
             self,
             scenario.copy_costs(),
@@ -268,7 +274,12 @@ class World:
     def start_instance(self) -> None:
         name = self._add_instance(InstanceState.STARTING).engine.name
         ready_s = self.now_s + self._scenario.scaling.start_delay_s
-        self._at(ready_s, Kind.INSTANCE_READY, lambda: self.set_state(name, InstanceState.SERVING))
+        self._at(ready_s, Kind.INSTANCE_READY, lambda: self._ready(name))
+
+    def _ready(self, name: InstanceName) -> None:
+        # It may have been drained before it served.
+        if self._by_name[name].state is InstanceState.STARTING:
+            self.set_state(name, InstanceState.SERVING)
 
     def set_state(self, instance: InstanceName, state: InstanceState) -> None:
         self._by_name[instance].set_state(state)

@@ -78,8 +78,8 @@ def test_a_shortage_grows_the_pool_and_says_why(
 def test_too_much_room_drains_one_and_a_new_shortage_takes_it_back(
     world: ScalingWorld, capture: Callable[..., Any]
 ) -> None:
-    world.serve("i-01", 1200)
-    world.serve("i-02", 1200, requests=9)
+    world.serve("i-01", 1200, requests=13)
+    world.serve("i-02", 1200, requests=12)
     for _ in range(7):
         with capture():
             row = world.check()

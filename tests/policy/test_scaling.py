@@ -23,7 +23,7 @@ RULE = ScalingRule(is_on=True, max_instances=4, grow_after_s=10.0, shrink_after_
 PLAIN = HeadroomRule({})
 NOW_S = 1000.0
 UNDER = ScalingState(under_since_s=NOW_S - 10)
-OVER = ScalingState(over_since_s=NOW_S - 30)
+OVER = ScalingState(over_since_s=NOW_S - 30, spare_since_s=NOW_S - 30)
 
 
 def steps(name, free_steps, requests=10, **more):
@@ -53,7 +53,8 @@ def change(decision):
 
 
 LOADED = [steps("i-01", 100), steps("i-02", 120)]
-LIGHT = [steps("i-01", 1200), steps("i-02", 1200, requests=9)]
+LIGHT = [steps("i-01", 1200, requests=13), steps("i-02", 1200, requests=12)]
+"""Without the second one 14,000 free tokens are left for 25 requests: the middle of the band."""
 DRAINING = steps("i-03", 1200, requests=3, is_draining=True)
 STAY = (0, None, None)
 
@@ -79,7 +80,7 @@ STAY = (0, None, None)
             LIGHT,
             OVER,
             (0, "i-02", None),
-            "1,200 > 960 for 30 s: 2 -> 1, i-02 has the fewest requests (9)",
+            "1,200 > 960 for 30 s: 2 -> 1, i-02 has the fewest requests (12)",
             id="over it for 30 s",
         ),
         pytest.param([steps("i-01", 160)], UNDER, STAY, "average 160 in 160-960", id="low end"),
@@ -138,7 +139,7 @@ def test_for_a_while_is_elapsed_time_and_begins_anew_when_the_average_returns():
 
 def test_the_other_side_of_the_band_begins_anew_too():
     _, state = check(LIGHT, state=UNDER)
-    assert state == ScalingState(over_since_s=NOW_S)
+    assert state == ScalingState(over_since_s=NOW_S, spare_since_s=NOW_S)
     _, state = check(LOADED, state=OVER)
     assert state == ScalingState(under_since_s=NOW_S)
 
@@ -156,7 +157,7 @@ def test_the_number_of_checks_does_not_matter():
 
 
 def test_after_a_drain_the_time_begins_anew():
-    pool = [*LIGHT, steps("i-04", 1200)]
+    pool = [*LIGHT, steps("i-04", 1200, requests=13)]
     decision, state = check(pool, state=OVER)
     assert decision.drain == "i-02"
     assert state == ScalingState(shrunk_s=NOW_S)
@@ -176,6 +177,25 @@ def test_one_that_starts_is_not_always_enough():
     assert "3 -> 4" in decision.reason
 
 
+def test_a_dip_of_the_load_is_no_reason_to_drain():
+    """Over the band all the time; but the others would have been enough only just now."""
+    busy = [steps("i-01", 1200), steps("i-02", 1200)]
+    _, state = check(busy, state=OVER)
+    assert state == ScalingState(over_since_s=OVER.over_since_s)
+    decision, state = check(LIGHT, state=state, now_s=NOW_S + 5)
+    assert change(decision) == STAY
+    assert decision.reason.endswith("of which the others were enough for 0 s")
+    assert check(LIGHT, state=state, now_s=NOW_S + 34)[0].drain is None
+    assert check(LIGHT, state=state, now_s=NOW_S + 35)[0].drain == "i-02"
+
+
+def test_how_high_the_average_must_stay_is_a_setting():
+    busy = [steps("i-01", 1200), steps("i-02", 1200)]
+    assert check(busy, state=OVER)[0].barrier is Barrier.SURVIVORS
+    assert check(busy, state=OVER, rule=replace(RULE, survivors_share=0.0))[0].drain == "i-02"
+    assert ScalingRule(survivors_share=1.0).survivors_steps == 960
+
+
 def test_nothing_is_drained_while_one_starts():
     decision, _ = check(LIGHT, starting=[16_000], state=OVER)
     assert change(decision) == STAY
@@ -190,7 +210,7 @@ def test_those_who_stay_must_be_able_to_carry_the_load():
     decision, state = check(pool, state=OVER)
     assert decision.average_steps == pytest.approx((2560 + 19_520) / 14)
     assert change(decision) == STAY
-    assert "refused: without i-02 the average would be 149 < 160" in decision.reason
+    assert "refused: without i-02 the average would be 149 < 560" in decision.reason
     assert state.over_since_s == OVER.over_since_s
 
 
@@ -424,6 +444,7 @@ times = st.none() | st.floats(0, 100)
 states = st.builds(
     ScalingState,
     over_since_s=times,
+    spare_since_s=times,
     ttft_under_since_s=times,
     idle_since_s=times,
     silent_since_s=times,

@@ -132,6 +132,9 @@ def test_every_policy_field_changes_a_rule() -> None:
                 "check_interval_s": 6,
                 "grow_after_s": 7,
                 "shrink_after_s": 8,
+                "survivors_share": 0.25,
+                "grow_cooldown_s": 9,
+                "shrink_cooldown_s": 10,
             },
         }
     ).policy_settings()
@@ -148,6 +151,8 @@ def test_every_policy_field_changes_a_rule() -> None:
     assert (scaling.is_on, scaling.min_instances, scaling.max_instances) == (True, 2, 3)
     assert (scaling.low_steps, scaling.high_steps, scaling.check_interval_s) == (4, 5, 6)
     assert (scaling.grow_after_s, scaling.shrink_after_s) == (7, 8)
+    assert (scaling.grow_cooldown_s, scaling.shrink_cooldown_s) == (9, 10)
+    assert scaling.survivors_steps == 4.25
 
 
 def test_what_a_scenario_writes_it_reads() -> None:
