@@ -45,7 +45,8 @@ class EngineSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when an engine of these settings cannot stand in for one of others (adoption)."""
+        """Changes with what an engine is started with: one of another is replaced by a rolling
+        update. Requests move between the two where their KV caches are alike."""
         c = self.config
         parts = (
             c.pool,
@@ -56,6 +57,7 @@ class EngineSpec:
             c.max_running,
             c.block_size,
             c.tensor_parallel,
+            c.engine_threads,
             c.ageing_s,
             c.class_preemptions_max,
             c.fair_output_tokens,

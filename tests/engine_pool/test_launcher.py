@@ -43,13 +43,14 @@ def test_engines_share_the_cores_unless_told_otherwise():
         {"redis_url": "redis://other"},
         {"pool": "other"},
         {"tensor_parallel": 2},
+        {"engine_threads": 2},
         {"ageing_s": 0.0},
         {"class_preemptions_max": 0},
         {"fair_output_tokens": 1},
     ],
     ids=lambda c: next(iter(c)),
 )
-def test_an_engine_of_other_settings_is_not_adopted(changed):
+def test_an_engine_of_other_settings_is_outdated(changed):
     assert spec(**changed).fingerprint != spec().fingerprint
 
 
