@@ -9,7 +9,7 @@ from controlplane.scaling.live import OnItsWay, Seen
 from controlplane.scaling.models import DecisionKind, ScalingDecision, ScalingWindow
 from controlplane.scaling.schedule import Bounds
 from controlplane.scaling.selectors import ScalingNow
-from web.ledger_words import lasts, percent
+from web.ledger_words import percent
 from web.move_units import plural, steps
 
 ARROW: Final = "→"
@@ -121,7 +121,7 @@ def row_of(row: ScalingDecision) -> DecisionRow:
         icon=_ICONS[kind],
         kind=kind.value,
         change=change,
-        reason=row.reason,
+        reason=reason_words(row.reason),
         signal=SIGNALS.get(row.signal, row.signal),
         effect="applied" if row.is_applied else "advice only" if is_advice else DASH,
     )
@@ -142,12 +142,13 @@ def sentence(now: ScalingNow, seen: Seen | None, pool: Pool, still: str, at: dat
         advice = ""
         if last is not None and not last.is_applied:
             advice = f" {_ago(last.at, at)} ago it would have made it {last.instances_after}:"
-            advice += f" {ended(last.reason)}"
+            advice += f" {ended(reason_words(last.reason))}"
         return f"{count}, as people have set it: scaling only advises.{advice}"
     if last is None or not last.is_applied:
         return f"{count}: no check has changed it so far. {due(now, seen, pool, at)}"
     ago = _ago(last.at, at)
-    return f"{count}, since {ago} ago: {ended(last.reason)} {due(now, seen, pool, at)}"
+    why = ended(reason_words(last.reason))
+    return f"{count}, since {ago} ago: {why} {due(now, seen, pool, at)}"
 
 
 def now_wanted(seen: Seen | None, pool: Pool) -> int:
@@ -196,7 +197,7 @@ def tiles(now: ScalingNow, seen: Seen | None, pool: Pool, held: int, at: datetim
         _check(now, at),
         Tile(
             "Requests held", str(held), "", "wait for the first instance"
-            if held else "none waits for a first instance", "warn" if held else "plain",
+            if held else "for a first instance", "warn" if held else "plain",
         ),
     ]  # fmt: skip
 
@@ -242,13 +243,15 @@ def _average(now: ScalingNow, seen: Seen | None, pool: Pool, at: datetime) -> Ti
 
 def _patience(now: ScalingNow, pool: Pool, at: datetime) -> Tile:
     """For how long the average has been outside the band, and what it waits for."""
+    if now.is_late or now.mode is ScalingMode.OFF:
+        return Tile("Outside the band", DASH, "", "nobody checks")
     for since, word, after_s, blocked in (
         (now.under_since, "Under the band", pool.grow_after_s, now.grow_blocked_until),
         (now.over_since, "Over the band", pool.shrink_after_s, now.shrink_blocked_until),
     ):
         if since is not None:
-            rest = f"pause for {_ago(at, blocked)} more" if blocked else "no pause holds it"
-            return Tile(word, _ago(since, at), "", f"acts after {_for(after_s)}; {rest}")
+            rest = f", pauses {_ago(at, blocked)}" if blocked else ""
+            return Tile(word, _ago(since, at), "", f"acts after {_for(after_s)}{rest}")
     paused = now.shrink_blocked_until
     rest = f"no shrinking for {_ago(at, paused)}" if paused else "no pause"
     return Tile("Outside the band", DASH, "", rest)
@@ -259,7 +262,7 @@ def _check(now: ScalingNow, at: datetime) -> Tile:
         return Tile("Next check", DASH, "", "scaling is off")
     if now.checked_at is None or now.next_check_at is None:
         return Tile("Next check", DASH, "", "none so far", "warn" if now.is_late else "plain")
-    context = f"the last one {_ago(now.checked_at, at)} ago, number {now.tick:,}"
+    context = f"last one {_ago(now.checked_at, at)} ago"
     if now.is_late:
         return Tile("Next check", "late", "", context, "bad")
     return Tile("Next check", _ago(at, now.next_check_at), "", context)
@@ -327,9 +330,21 @@ def decision_tiles(row: ScalingDecision) -> list[Tile]:
 
 def title_of(row: ScalingDecision) -> str:
     told = row_of(row)
-    about = f" by {row.instance}" if row.instance and row.instances_after > row.instances_before \
-        else f", {row.instance}" if row.instance else ""  # fmt: skip
-    return f"{told.word} {told.change}{about}"
+    count = told.change
+    if row.instances_after == row.instances_before:
+        count = plural(row.instances_before, "instance")
+    return f"{told.word}: {count}{row.instance and f', {row.instance}'}"
+
+
+def reason_words(reason: str) -> str:
+    """Returns a decision's reason as pages write it."""
+    return reason.replace("->", ARROW)
+
+
+def as_sentence(text: str) -> str:
+    """Returns a reason with a capital, unless it begins with a name, and its full stop."""
+    first = text.partition(" ")[0]
+    return ended(text[:1].upper() + text[1:] if first.isalpha() else text)
 
 
 def ended(text: str) -> str:
@@ -343,12 +358,12 @@ def _ago(since: datetime, until: datetime) -> str:
 
 
 def _for(seconds: float) -> str:
-    if 0 < seconds < 1:
-        return f"{seconds:g} s"
+    if 0 < seconds < 0.95:
+        return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"
     if whole < 7200:
         minutes, rest = divmod(whole, 60)
         return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
-    return lasts(whole * 1000.0) if whole < 7200 else f"{whole / 3600:.1f} h"
+    return f"{whole / 3600:.1f} h"

@@ -65,12 +65,12 @@ function layout(data, colour) {
     shapes: [
       { type: "rect", xref: "paper", x0: 0, x1: 1, yref: "y", y0: position(low), y1: position(high), fillcolor: colour("--band"), line: { width: 0 }, layer: "below" },
       ...data.marks.map((mark) => ({
-        type: "line", x0: local(mark.at), x1: local(mark.at), yref: "paper", y0: 0, y1: 1, layer: "below",
+        type: "line", x0: local(mark.at), x1: local(mark.at), yref: "paper", y0: 0, y1: 1, layer: "below", opacity: 0.7,
         line: { color: colour(MARK_COLOURS[mark.kind] ?? "--border-strong"), width: 1, dash: mark.kind === "advice" || mark.kind === "refused" ? "dot" : "solid" },
       })),
     ],
     annotations: [
-      { xref: "paper", x: 0, xanchor: "left", xshift: 3, yref: "y", y: position(high), yanchor: "bottom", text: `band ${number(low)}–${number(high)}`, showarrow: false, font: { size: 11, color: colour("--text-2") } },
+      { xref: "paper", x: 0, xanchor: "left", xshift: 3, yref: "y", y: position(high), yanchor: "bottom", text: `band ${number(low)}–${number(high)}`, showarrow: false, bgcolor: colour("--surface"), opacity: 0.9, font: { size: 11, color: colour("--text-2") } },
       ...labels(data, colour),
       ...(known.length ? [] : [{ xref: "paper", x: 0.5, yref: "paper", y: 0.7, text: data.at.length ? "Nothing ran, so there is no average." : "No check in this time.", showarrow: false, bgcolor: colour("--surface"), borderpad: 6, font: { size: 12, color: colour("--text-2") } }]),
     ],

@@ -92,6 +92,7 @@ def decision(request: PageRequest, key: str) -> HttpResponse:
         "row": found,
         "told": scaling_words.row_of(found),
         "title": scaling_words.title_of(found),
+        "why": scaling_words.as_sentence(scaling_words.reason_words(found.reason)),
         "tiles": scaling_words.decision_tiles(found),
         "events": _events_after(found, later),
         "later": [scaling_words.row_of(row) for row in later],
