@@ -305,7 +305,7 @@ class TokenReader:
             while stream.unread() > UNREAD_LOW:
                 stream.room.clear()
                 await stream.room.wait()
-            # What was heard before the question must be in the answer; what comes meanwhile need not.
+            # What was heard before the question must be in the answer; what comes now need not.
             missed = stream.missed
             entries, last_entry = await self._log.read_all_after(
                 stream.request_id, after_entry=stream.at_entry, count=PAGE_FRAMES
