@@ -38,7 +38,7 @@ from benchmarks.chaos_clients import Client, Site
 from benchmarks.chaos_journey import Door, End, Journey
 from benchmarks.chaos_reference import MeasuredReference
 from engine_pool.types import InstanceState
-from tests.integration.installation import START_DEADLINE_S, Installation, wait_for
+from tests.integration.installation import Installation, wait_for
 from tests.integration.operator import Operator
 from tests.tiny_model import tiny_model
 
@@ -48,6 +48,7 @@ BEGUN_TOKENS: Final = 40
 LENGTHS: Final = (800, 1800)
 """Output tokens of the shortest and the longest stream; the others lie evenly between."""
 STREAMS_TIMEOUT_S: Final = 300.0
+START_MAX_S: Final = 600.0
 POLL_S: Final = 0.05
 KV_CACHE_GIB: Final = "0.12"
 """Room for all streams on either engine: 1 KiB a token in float32."""
@@ -231,11 +232,11 @@ def drain(streams: int, repeats: int) -> dict[str, Any]:
             FERRY_KV_CACHE_GIB=KV_CACHE_GIB,
         )
         try:
-            pool.wait_ready()
+            pool.wait_ready(deadline_s=START_MAX_S)
             wait_for(
                 lambda: [s.state for s in pool.statuses()] == [InstanceState.SERVING] * 2,
                 "both engines serve",
-                START_DEADLINE_S,
+                START_MAX_S,
             )
             with Operator(pool) as operator:
                 paused = operator.post("/rebalancing/pause", {})
