@@ -22,7 +22,9 @@ from controlplane.fleet.wish_selectors import (
     node_of,
     nodes_list,
 )
+from engine_pool.engine_look import SIGTERM_BY
 from engine_pool.policy.wishes import Leftover, WantedState
+from engine_pool.pool_wishes import BY_POOL, BY_RAY
 from engine_pool.types import InstanceState
 from migration.report import MoveState
 from tests.controlplane import drain_world as world
@@ -78,7 +80,8 @@ def test_one_whose_engine_died_while_it_was_to_leave_is_safe_and_not_called_veri
     ("state", "wanted", "by", "is_own"),
     [
         (InstanceState.DRAINING, "serving", "pool", True),
-        (InstanceState.DRAINING, "stopped", "SIGTERM", True),
+        (InstanceState.DRAINING, "stopped", SIGTERM_BY, True),
+        (InstanceState.DRAINING, "stopped", BY_RAY, True),
         (InstanceState.DRAINING, "drained", "olga", False),
         (InstanceState.SERVING, "serving", "pool", False),
     ],
@@ -94,6 +97,17 @@ def test_what_the_pool_renews_by_itself_is_shown_as_such(
     assert (found.is_renewing, found.is_leaving, found.is_safe) == (is_own, is_own, False)
     said = f'A new engine is wanted by {by}: "other settings".' if is_own else ""
     assert drain_words.wanted_words(found) == said
+
+
+def test_an_instance_that_its_pool_has_no_place_for_any_more_is_stopped() -> None:
+    status = world.status(
+        state=InstanceState.DRAINING, wanted="stopped", wanted_by=BY_POOL,
+        drain=world.progress(3, deadline_unix_s=time.time() + 300, leftover="replay"),
+    )  # fmt: skip
+    found = drain_of("i-01", "default", world.fleet([status], [world.load()]), wishes())
+    assert (found.is_renewing, found.is_leaving) == (False, True)
+    assert drain_words.wanted_words(found) == "Stopped is wanted by the pool."
+    assert drain_words.deadline_words(found, time.time()).endswith("then replay it elsewhere")
 
 
 @pytest.mark.parametrize(

@@ -253,9 +253,10 @@ def test_the_panel_shows_what_is_left_and_why(pool: PoolMaker, operators_client:
     count = len(load.running) + len(load.waiting)
     assert 'Drained is wanted by oscar: "new disks".' in text
     assert f"Left {count} of 40" in text
-    for fact in ("Moving 2", "Moved 20", "Ended by themselves 3", "about 8 s", "Rate 1.1 /s"):
-        assert fact in text.replace("Estimate ", "")
-    assert re.search(r"Deadline in (5|300) ?(min|s), then replay it elsewhere", text)
+    for fact in ("Moving 2", "Moved 20", "Ended by themselves 3", "Estimate about 8 s"):
+        assert fact in text
+    assert re.search(r"Rate [\d.]+ /s", text)
+    assert re.search(r"Deadline in \d+ (min|s), then replay it elsewhere", text)
     assert "Not safe to stop yet: 15 requests left." in text
     assert "waits for its turn to move, or is replayed elsewhere at the deadline" in text
     assert "Undrain…" in text

@@ -6,7 +6,7 @@ no transfer, its door closed) or its engine has ended, and whoever says so says 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from controlplane.fleet import fleet_now as fleet
@@ -21,8 +21,7 @@ from controlplane.fleet.wish_rows import (
     wishes_now,
 )
 from controlplane.fleet.wish_terms import node_check
-from engine_pool.engine_look import SIGTERM_BY
-from engine_pool.policy.wishes import InstanceWish, Leftover
+from engine_pool.policy.wishes import InstanceWish, Leftover, WantedState
 from engine_pool.types import (
     DrainProgress,
     InstanceLoad,
@@ -39,6 +38,10 @@ SETTLED_AFTER_S: Final = 2.0
 one."""
 ENDS_WITHIN_S: Final = 2.0
 """A report that an engine sent before its end has come by then."""
+SMALLER: Final = "the pool"
+POOLS_OWN: Final = (SMALLER, "SIGTERM", "Ray")
+"""Who wants something without a row: the pool's size, an engine's process, a node (named so by the
+pool process)."""
 LEFT_SHOWN: Final = 100
 """Requests that are listed one by one; all are counted."""
 LEAVES: Final = (InstanceState.DRAINING, InstanceState.DRAINED, InstanceState.STOPPING)
@@ -176,9 +179,9 @@ def drain_of(name: str, pool: str, now: FleetNow, wishes: Wishes) -> InstanceDra
     node = status.node if status is not None else ""
     wish = wishes.joined(name, node)
     is_pools_own = _is_pools_own(status, wish)
-    if is_pools_own and status is not None:
-        wish = replace(wish, by=status.wanted_by, reason=status.wanted_reason)
     progress = status.drain if status is not None else None
+    if is_pools_own and status is not None:
+        wish = _pools_own(status)
     mine = [move for move in now.moves if move.source == name]
     found = _left_of(load, mine, wish, progress, status)
     why = _why_not_safe(status, load, wish, now, pool)
@@ -192,7 +195,7 @@ def drain_of(name: str, pool: str, now: FleetNow, wishes: Wishes) -> InstanceDra
         wish=wish,
         own=wishes.own(name),
         of_node=wishes.of_node(node),
-        is_renewing=is_pools_own or is_renewing(wish, status),
+        is_renewing=(is_pools_own and wish.by != SMALLER) or is_renewing(wish, status),
         is_outdated=status is not None and status.is_outdated,
         progress=progress,
         left=tuple(found[:LEFT_SHOWN]),
@@ -206,11 +209,25 @@ def drain_of(name: str, pool: str, now: FleetNow, wishes: Wishes) -> InstanceDra
 
 
 def _is_pools_own(status: InstanceStatus | None, wish: InstanceWish) -> bool:
-    """Says whether an instance leaves without anybody's row: for other engine settings, or because
-    its process was told to end. Its successor serves again."""
+    """Says whether an instance leaves without anybody's row: because the pool has become smaller,
+    or so that a successor takes its place: it has other engine settings than the pool, or its
+    process or its node was told to end."""
     if status is None or wish.by or not status.wanted_by or status.state not in LEAVES:
         return False
-    return status.wanted not in LEAVING or status.wanted_by == SIGTERM_BY
+    return status.wanted not in LEAVING or status.wanted_by in POOLS_OWN
+
+
+def _pools_own(status: InstanceStatus) -> InstanceWish:
+    """Returns what the pool wants of an instance; one that is renewed serves again."""
+    ends = status.wanted_by == SMALLER
+    drain = status.drain
+    return InstanceWish(
+        wanted=WantedState(status.wanted) if ends else WantedState.SERVING,
+        by=status.wanted_by,
+        reason=status.wanted_reason,
+        deadline_unix_s=drain.deadline_unix_s if drain is not None else None,
+        leftover=Leftover(drain.leftover) if drain is not None else Leftover.WAIT,
+    )
 
 
 def _why_not_safe(
