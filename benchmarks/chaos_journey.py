@@ -84,6 +84,7 @@ class Journey:
     oddities: list[str] = field(default_factory=list)
     """What no documented answer is: an error without a code, a status that does not fit."""
     ended_s: float = 0.0
+    first_event_s: float = 0.0
     last_event_s: float = 0.0
     longest_gap_s: float = 0.0
     """Between two events."""
@@ -96,6 +97,7 @@ class Journey:
         """Takes note of an event that came."""
         if self.last_event_s:
             self.longest_gap_s = max(self.longest_gap_s, now_s - self.last_event_s)
+        self.first_event_s = self.first_event_s or now_s
         self.ordinals.append(ordinal)
         self.last_event_s = now_s
 
