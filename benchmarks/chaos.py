@@ -55,6 +55,8 @@ DOORS: Final = (Door.SSE,) * 6 + (Door.SOCKET,) * 2 + (Door.WHOLE,) * 2
 LENGTHS: Final = (40, 120, 240, 400)
 """Output tokens, 1 to 15 s of decoding on simulated engines."""
 REAL_LENGTH: Final = 300
+REAL_SETTINGS: Final = {"FERRY_KV_CACHE_GIB": "0.1", "FERRY_DTYPE": "float32"}
+"""In float32 an answer does not depend on what else is in the batch, nor on a replay's prefill."""
 PROMPTS: Final = tuple(
     f"Request number {n}. " + "A ship leaves the harbour and comes back. " * (1 + 3 * n)
     for n in range(8)
@@ -246,6 +248,7 @@ def chaos(
     is_short: bool,
     keep: Path | None = None,
     only: Sequence[Part] = (),
+    ranks: int = 1,
 ) -> dict[str, Any]:
     """Does a whole run. Returns its figures. `keep`: where logs and requests are kept.
 
@@ -254,11 +257,12 @@ def chaos(
     rng = random.Random(seed)
     instances, clients = SHORT if is_short else FULL
     if engine == "vllm":
+        # Each takes a gigabyte and a half.
         instances = min(instances, 3)
     model = tiny_model()
-    settings = {"FERRY_KV_CACHE_GIB": "0.05"} if engine == "vllm" else {}
+    settings = REAL_SETTINGS | {"FERRY_TENSOR_PARALLEL": str(ranks)} if engine == "vllm" else {}
     shape = Shape(engine, instances, model, workers=0 if is_short else 1, settings=settings)
-    parts = only or [part for part in Part if part is not Part.RANK]
+    parts = only or [part for part in Part if part is not Part.RANK or ranks > 1]
     lengths = (REAL_LENGTH,) if engine == "vllm" else LENGTHS
     with tempfile.TemporaryDirectory(prefix="ferry-chaos-") as folder:
         site, run = ChaosSite(Path(folder), shape), None
@@ -323,6 +327,7 @@ def main() -> int:
     parser.add_argument("--engine", choices=("simulated", "vllm"), default="simulated")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="fewer parts, clients and faults")
+    parser.add_argument("--ranks", type=int, default=1, help="processes of a real engine's model")
     parser.add_argument("--only", type=Part, nargs="+", default=(), help="only these parts")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs and requests there")
     options = parser.parse_args()
@@ -335,6 +340,7 @@ def main() -> int:
             is_short=options.short,
             keep=options.keep,
             only=options.only,
+            ranks=options.ranks,
         ),
         problems="problems",
         table=table,
