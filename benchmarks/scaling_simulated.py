@@ -120,12 +120,13 @@ def _outlives(instance: Instance, drained_s: float) -> bool:
     return instance.stopped_s is not None and instance.stopped_s - drained_s > GRACE_S
 
 
-def measure(repeats: int) -> Mapping[str, Mapping[str, Mapping[str, Spread]]]:
-    """Runs every trace with every rule; returns the figures' spreads over the repeats."""
+def measure(repeats: int, only: str = "") -> Mapping[str, Mapping[str, Mapping[str, Spread]]]:
+    """Runs every trace, or one, with every rule; returns the figures' spreads over repeats."""
     return {
         trace.name: {
             rule: summed([run(trace, rule, seed) for seed in range(1, repeats + 1)])
             for rule in (FIXED, OWN, QUEUE, QUEUE_MOVES)
         }
         for trace in TRACES
+        if only in ("", trace.name)
     }
