@@ -28,6 +28,7 @@ from controlplane.tenants.selectors import Target
 from controlplane.usage.models import ModelPrice
 from controlplane.usage.prices import FREE, Price, PriceBook, price_at, price_set
 from controlplane.usage.unbilled import GRACE_S, unbilled_write
+from engine_pool.log_marks import Lost, encode_mark
 from engine_pool.token_log import (
     UNBILLED,
     LogTimes,
@@ -403,6 +404,30 @@ def test_a_request_whose_web_process_died_is_billed_from_its_log(store: Any) -> 
     assert found.duration_ms == pytest.approx(60_000, abs=3000)
     assert store.zcard(UNBILLED) == 0
     assert left.write() == 0
+
+
+@pytest.mark.django_db
+def test_the_replays_of_one_that_nobody_has_read_to_its_end_are_in_its_log(store: Any) -> None:
+    left, made = Left(store), old_call()
+    left.sent(made, "e-0")
+    left.append(TokenFrame("e-0", 1, 0, (7,), "i-01"))
+    why = "The instance i-01 died (exit code -9)."
+    for instance in ("i-01", "i-01", "i-02"):
+        mark = encode_mark(Lost("e-0", instance, "a", why))
+        epoch = 1000 * (1 + store.xlen(log_key("e-0")))
+        store.xadd(log_key("e-0"), {"x": mark}, id=f"{epoch}-0")
+    left.append(
+        TokenFrame("e-0", 9000, 1, (8,), "i-03"),
+        TokenFrame("e-0", 9001, 2, (9,), "i-01"),
+        TokenFrame("e-0", 9001, 3, (), "i-01", finish_reason="stop"),
+    )
+    left.ended_ago("e-0", GRACE_S + 1)
+    assert left.write() == 1
+    found = RequestRecord.objects.get()
+    assert (found.output_tokens, found.instances) == (3, ["i-01", "i-03", "i-01"])
+    assert (found.replays, found.migrations) == (2, 1)
+    (note,) = found.replay_notes
+    assert (note["from"], note["to"], note["at_token"], note["replays"]) == ("i-02", "i-03", 1, 2)
 
 
 @pytest.mark.django_db

@@ -13,12 +13,21 @@ from engine_pool.engine_actor import EngineHost
 from engine_pool.engine_spec import EngineSpec
 from engine_pool.errors import (
     EngineFailed,
+    InstanceLeaving,
     InstanceLost,
     RequestExpired,
     StoreUnavailable,
     StreamAbandoned,
 )
-from engine_pool.token_log import TokenFrame, decode_all, log_key, route_key, token_channel
+from engine_pool.log_marks import FENCE_EPOCHS, Marked, decode_mark, epoch_of
+from engine_pool.token_log import (
+    StreamError,
+    TokenFrame,
+    decode_all,
+    log_key,
+    route_key,
+    token_channel,
+)
 from engine_pool.types import EngineKind, InstanceName
 from tests.engine_pool.conftest import StoreServer
 from tests.engine_pool.fake_engine import FakeEngine
@@ -56,7 +65,8 @@ class Host:
 
     def log(self, request_id: str) -> list[TokenFrame]:
         entries = self.redis.xrange(log_key(request_id))
-        return [f for _, e in entries for blob in e.values() for f in decode_all(blob)]
+        blobs = [blob for _, e in entries for name, blob in e.items() if name != b"x"]
+        return [f for blob in blobs for f in decode_all(blob)]
 
     def last(self, request_id: str) -> TokenFrame:
         """Waits for the last frame of a log."""
@@ -106,6 +116,38 @@ def test_tokens_reach_log_and_channel(host):
             heard += decode_all(message["data"])
     assert texts(heard) == [1, 2, 3, 4, 5]
     assert host.redis.ttl(log_key("a")) > 0
+
+
+def test_a_request_that_is_sent_elsewhere_does_not_end_and_leaves_a_mark(host):
+    host.engine.is_open.set()
+    host.submit(request("a", max_tokens=100_000))
+    until(lambda: len(texts(host.log("a"))) > 3)
+    host.host.loop.fail(["a"], StreamError(InstanceLeaving.code, "it drains"))
+    mark = until_marked(host, "a")
+    assert (mark.lost.instance, mark.lost.why) == ("i-01", "it drains")
+    assert not mark.lost.is_death
+    assert mark.epoch == 1 + FENCE_EPOCHS, "it has shut itself out"
+    assert not any(frame.is_last for frame in host.log("a"))
+    assert host.redis.ttl(route_key("a")) == -1, "whoever goes on with it may write"
+    heard: list[object] = []
+    while mark.lost not in heard:
+        message = host.ears.get_message(ignore_subscribe_messages=True, timeout=PATIENCE_S)
+        if message:
+            heard += decode_all(message["data"])
+    until(lambda: host.load() is not None and not host.load().running)
+
+
+def until_marked(host: Host, request_id: str) -> Marked:
+    found: list[Marked] = []
+
+    def look() -> bool:
+        for entry_id, fields in host.redis.xrange(log_key(request_id)):
+            if b"x" in fields and (lost := decode_mark(fields[b"x"])):
+                found.append(Marked(epoch_of(entry_id), lost))
+        return bool(found)
+
+    until(look)
+    return found[0]
 
 
 def test_requests_that_come_during_a_step_are_added_together_before_the_next(host):

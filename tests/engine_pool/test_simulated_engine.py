@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_pool.engine_spec import SampleText
 from engine_pool.errors import EngineRefused
+from engine_pool.ports import EngineRequest
 from engine_pool.simulator.costs import StepCosts
 from engine_pool.simulator.live_engine import SimulatedEngine, SimulatedLimits
 from engine_pool.types import PriorityClass
@@ -47,8 +50,30 @@ def run_to_end(eng: SimulatedEngine, most_steps: int = 5000) -> dict[str, list]:
     raise AssertionError("the engine does not come to an end")
 
 
+def run_to_end_of(one: EngineRequest) -> dict[str, list]:
+    eng = engine()
+    eng.add(one)
+    return run_to_end(eng)
+
+
 def tokens(outputs: list) -> list[int]:
     return [t for output in outputs for t in output.token_ids]
+
+
+def test_a_request_goes_on_after_the_tokens_that_another_engine_has_said():
+    one = request(max_tokens=30)
+    said = tokens(run_to_end_of(one)["r1"])
+    again = replace(one, output_token_ids=tuple(said[:12]))
+    assert tokens(run_to_end_of(again)["r1"]) == said[12:]
+
+
+def test_a_request_is_refused_after_tokens_that_this_engine_would_not_have_said():
+    eng = engine()
+    eng.add(replace(request(max_tokens=30), output_token_ids=(1, 2, 3)))
+    ((refused,),) = run_to_end(eng).values()
+    assert refused.refusal
+    assert refused.finish_reason is None
+    assert eng.load().waiting == ()
 
 
 def test_an_answer_is_cut_at_max_tokens():

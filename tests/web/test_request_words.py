@@ -23,6 +23,33 @@ def test_visits_and_pauses_follow_one_another() -> None:
     ]  # fmt: skip
 
 
+REPLAY = {
+    "from": "i-01", "to": "i-02", "at_token": 40, "gap_ms": 400.0, "at_ms": 2400.0,
+    "reason": "The instance i-01 died (exit code -9).", "replays": 1,
+}  # fmt: skip
+
+
+def test_a_replay_breaks_the_timeline_and_stands_in_the_log() -> None:
+    unseen = {**REPLAY, "gap_ms": None, "at_ms": None, "from": "i-02", "to": "i-03"}
+    row = record(
+        Tenant(pk=1), save=False, migrations=0, replays=2, replay_notes=[REPLAY, unseen],
+        instances=["i-01", "i-02", "i-03"], migration_ms=400.0,
+    )  # fmt: skip
+    plot = request_lanes.timeline(row, [])
+    assert [lane.name for lane in plot.lanes[2:]] == ["Decode i-01", "Decode i-02", "Pauses"]
+    stops = request_lanes.pauses(row, [])
+    assert [(s.at_ms, s.lasts_ms, s.source, s.destination) for s in stops] == [
+        (2000.0, 400.0, "i-01", "i-02")
+    ]
+    told = [m for m in request_words.moments(row, []) if m.what.startswith("Replayed")]
+    assert [m.what for m in told] == [
+        "Replayed i-02 → i-03, after token 40",
+        "Replayed i-01 → i-02, after token 40",
+    ]
+    assert "exit code -9" in told[1].detail
+    assert "replayed 2 times" in request_words.sentence(row)
+
+
 def test_bars_stay_on_the_axis() -> None:
     row = record(Tenant(pk=1), save=False)
     plot = request_lanes.timeline(row, [])
