@@ -269,6 +269,8 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 WEB_GRACE_S = env.float("FERRY_WEB_GRACE_S", default=20.0)
 """How long a web process that was told to end goes on with its answers (leaving.py). Most have
 ended by then, and with what follows it stays below the 30 s that Kubernetes waits."""
+if not 0 <= WEB_GRACE_S <= 3600:
+    raise ImproperlyConfigured(f"FERRY_WEB_GRACE_S={WEB_GRACE_S}: expected seconds from 0 to 3600")
 RECORDS_KEPT_DAYS = env.int("FERRY_RECORDS_KEPT_DAYS", default=30)
 """Rows of requests and fleet events that are older are deleted."""
 SCALING_CHECK_S = env.float("FERRY_SCALING_CHECK_S", default=5.0)

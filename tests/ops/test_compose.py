@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from django.conf import settings
 from django.core.management import get_commands
 
 from engine_pool.view import SAMPLES
@@ -92,3 +93,16 @@ def test_the_image_copies_what_its_installer_needs() -> None:
     for name in re.findall(r"^COPY \S+ (.+) \S+$", dockerfile, re.MULTILINE):
         for source in name.split():
             assert (ROOT / source).exists(), source
+
+
+def test_a_web_process_has_time_to_leave() -> None:
+    web = SERVICES["web"]
+    grace_s = float(re.sub(r"\$\{\w+:-(.+)\}", r"\1", web["environment"]["FERRY_WEB_GRACE_S"]))
+    assert grace_s == settings.WEB_GRACE_S
+    assert float(web["stop_grace_period"].removesuffix("s")) >= grace_s + 10
+    assert "/readyz" in web["healthcheck"]["test"][-1], "not while it leaves"
+
+
+def test_make_up_stops_its_web_process_soon() -> None:
+    web = parts.web_part("127.0.0.1", 1)
+    assert float(web.environ["FERRY_WEB_GRACE_S"]) + parts.WEB_CLOSE_S < web.stop_timeout_s

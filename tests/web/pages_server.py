@@ -22,6 +22,7 @@ from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler  # noqa: 
 from django.core.handlers.asgi import ASGIHandler  # noqa: E402
 
 from controlplane.fleet.watch import fleet_watch  # noqa: E402
+from controlplane.leaving import leaving  # noqa: E402
 from engine_pool.client import pool_client  # noqa: E402
 from web.routing import websocket_urlpatterns  # noqa: E402
 
@@ -31,6 +32,8 @@ BREAKS_AFTER = 15
 MOVES_AFTER = 20
 """Events of an answer before its request moves."""
 SLOWLY = b"slowly"
+REPLACED = b"replaced"
+"""In a prompt: its server is replaced in the middle of the answer."""
 STEP_S = 0.01
 SLOW_STEP_S = 0.2
 
@@ -44,6 +47,11 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         await _live(receive, send)
     elif scope["type"] == "websocket":
         await sockets(scope, receive, send)
+    elif scope["path"] == "/test/replaced/":
+        # As if this server were replaced: another one at the same address.
+        await asyncio.gather(*(socket.go_away() for socket in list(leaving.sockets)))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
     elif scope["path"] == "/playground/stream/":
         await _play(scope, receive, send)
     else:
@@ -81,6 +89,8 @@ async def _play(scope: Any, receive: Any, send: Any) -> None:
     await event('event: ferry\ndata: {"request_id":"r","instance":"i-01"}')
     for number in range(after + 1, len(WORDS) + 1):
         if after == 0 and number > BREAKS_AFTER and SLOWLY not in asked:
+            if REPLACED in asked:
+                await event('data: {"error": {"code": "server_stopping", "resumable": true}}')
             # Ends without the last chunk: the connection breaks.
             return
         if number == MOVES_AFTER + 1:

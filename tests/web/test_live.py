@@ -11,6 +11,7 @@ from django.contrib.auth import alogin
 from django.contrib.auth.models import AnonymousUser, Group, User
 from django.http import HttpRequest
 
+from controlplane.leaving import leaving
 from controlplane.sessions import SessionStore
 from controlplane.tenants.access import VIEWERS_GROUP, Role
 from controlplane.tenants.models import Membership, Tenant
@@ -114,6 +115,21 @@ async def socket(watch: FakeWatch, fast: None) -> AsyncIterator[Socket]:
     made = Socket(User(username="olga", is_staff=True))
     await made.connect()
     yield made
+    await made.disconnect()
+
+
+async def test_it_goes_away_with_its_server_and_says_that_it_may_come_back(
+    watch: FakeWatch, fast: None
+) -> None:
+    made = Socket(User(username="olga", is_staff=True))
+    await made.connect()
+    (mine,) = leaving.sockets
+    assert not mine.is_busy, "nobody waits for a page"
+    await mine.go_away()
+    while (said := await made.receive_output(timeout=60))["type"] == "websocket.send":
+        pass
+    assert said == {"type": "websocket.close", "code": messages.CLOSE_GOING_AWAY}
+    assert not leaving.sockets
     await made.disconnect()
 
 
