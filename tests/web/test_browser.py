@@ -68,7 +68,9 @@ class Installation:
         python = (sys.executable, "manage.py")
         make_operator = (
             "from django.contrib.auth.models import User; "
-            "User.objects.create_superuser('operator', '', 'operator')"
+            "User.objects.create_superuser('operator', '', 'operator'); "
+            "from controlplane.fleet.models import Pool; "
+            "Pool.objects.create(name='default', served_model_name='tiny', instances=8)"
         )
         for command in (("migrate", "-v0"), ("shell", "-v0", "-c", make_operator)):
             subprocess.run([*python, *command], cwd=ROOT, env=self.environ, check=True, timeout=120)
@@ -213,6 +215,7 @@ def test_the_cluster_page_lives(eight: Installation, browser: Browser, theme: st
 OTHERS = (
     *("/playground/", "/status/", "/cluster/?view=grid"),
     *("/migrations/", "/migrations/preflight/", "/instances/i-02/", "/rebalancing/pause/"),
+    "/nodes/node-01/",
 )
 
 
@@ -372,6 +375,46 @@ def test_a_running_answer_can_be_moved_and_a_refusal_is_shown_in_its_own_words(
         expect(answer.locator("button.move")).to_be_enabled()
         expect(answer).to_have_attribute("aria-busy", "false", timeout=3 * WAIT_MS)
         expect(answer.locator("button.move")).to_be_hidden()
+
+
+def test_an_instance_is_drained_and_released_where_it_is_shown(
+    eight: Installation, browser: Browser
+) -> None:
+    with opened(eight, browser) as page:
+        page.click("tr.row[data-name=i-01] .row-menu")
+        page.locator("#row-menu-box a").filter(has_text="Drain").click()
+        dialog = page.locator("dialog#action")
+        expect(dialog.locator("h2")).to_have_text("Drain i-01?")
+        expect(dialog.locator(".what")).to_contain_text("move to other instances")
+        expect(dialog.locator(".confirm")).to_be_hidden()
+        dialog.locator("[value=end]").check()
+        expect(dialog.locator(".confirm")).to_be_visible()
+        dialog.locator("[value=wait]").check()
+        dialog.locator("[name=reason]").fill("kernel update")
+        dialog.locator("button.primary").click()
+        page.wait_for_url("**/instances/i-01/")
+        said = 'Drained is wanted by operator: "kernel update".'
+        expect(page.locator(".drain-panel .sub")).to_have_text(said)
+        page.locator("#actions a").filter(has_text="Undrain").click()
+        expect(dialog.locator("h2")).to_have_text("Undrain i-01?")
+        dialog.locator("button.primary").click()
+        expect(page.locator(".drain-panel")).to_have_count(0, timeout=WAIT_MS)
+
+
+def test_keys_open_the_dialog_of_the_row_that_has_the_focus(
+    eight: Installation, browser: Browser
+) -> None:
+    with opened(eight, browser) as page:
+        page.focus("tr.row[data-name=i-02] a.name")
+        page.keyboard.press("c")
+        dialog = page.locator("dialog#action")
+        expect(dialog.locator("h2")).to_have_text("Cordon i-02?")
+        page.keyboard.press("Escape")
+        page.focus("tr.row[data-name=i-03] .row-menu")
+        page.keyboard.press("Enter")
+        expect(page.locator("#row-menu-box a").first).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.locator("tr.row[data-name=i-03] .row-menu")).to_be_focused()
 
 
 def test_older_events_join_the_list_without_leaving_the_page(
