@@ -25,6 +25,7 @@ from engine_pool.errors import (
     InstanceLost,
     NoInstance,
     PoolError,
+    RequestFatal,
     RequestTooLarge,
     StoreUnavailable,
 )
@@ -32,6 +33,7 @@ from engine_pool.gateway_queue import GatewayQueue
 from engine_pool.holding import Holding
 from engine_pool.live_view import LiveView
 from engine_pool.outbox import EngineGate, Outbox
+from engine_pool.replay_rules import FATAL_LIVES
 from engine_pool.stream import Stream
 from engine_pool.submission import Sent, Submission
 from engine_pool.token_log import UNBILLED, TokenFrame, TokenLogReader, request_key, route_key
@@ -72,7 +74,8 @@ class Dispatcher:
     async def submit(self, submission: Submission) -> Sent:
         """Sends requests to the instance that suits them best, and opens their streams.
 
-        Raises: NoInstance, StoreUnavailable, EngineRefused, InstanceLost; no stream is open then.
+        Raises: NoInstance, StoreUnavailable, EngineRefused, InstanceLost, RequestFatal; no stream
+        is open then.
         """
         wanted = self._chooser.wanted(submission)
         waits_s = time.monotonic()
@@ -170,13 +173,23 @@ class Dispatcher:
         it."""
         submission = wanted.submission
         excluded: set[InstanceName] = set()
+        deaths = 0
         while True:
             for stream in streams:
                 stream.send_to(place.status)
+                stream.is_being_sent = True
             await self._announce(submission, place)
             failure = await self._offer(submission, place.status)
             if failure is None:
+                for stream in streams:
+                    stream.is_being_sent = False
                 return place
+            deaths += isinstance(failure, InstanceLost) and not self._is_alive(place.status)
+            if deaths == FATAL_LIVES:
+                raise RequestFatal(
+                    "Engines died with this request, one after another, as they took it."
+                    " It is not tried again: it may be what ends them."
+                )
             instance = place.status.instance
             self._chooser.give_back(wanted, place)
             excluded.add(instance)
@@ -188,6 +201,9 @@ class Dispatcher:
             except (NoInstance, RequestTooLarge):
                 # What the others said tells more than that nobody is left.
                 raise failure from None
+
+    def _is_alive(self, status: InstanceStatus) -> bool:
+        return is_alive(self._live.statuses.get(status.instance), status.incarnation)
 
     async def _announce(self, submission: Submission, to: Place) -> None:
         """Opens the logs, writes the record, tells the ledger: one round trip for all three."""

@@ -73,6 +73,8 @@ class LossWatch:
     def _look(self, instance: InstanceName) -> None:
         status = self._live.statuses.get(instance)
         for stream in self._reader.streams:
+            if stream.is_being_sent:
+                continue
             if stream.instance == instance and not is_alive(status, stream.incarnation):
                 if place := other_place(self._live, stream):
                     stream.place_at(place.instance, place)
@@ -96,7 +98,7 @@ class LossWatch:
         self, streams: Iterable[Stream], fresh: dict[InstanceName, InstanceLoad]
     ) -> None:
         for stream in streams:
-            if not stream.instance or stream.is_behind:
+            if not stream.instance or stream.is_behind or stream.is_being_sent:
                 continue
             status = self._live.statuses.get(stream.instance)
             if not is_alive(status, stream.incarnation):

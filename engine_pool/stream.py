@@ -80,6 +80,8 @@ class Stream:
     """While behind: set when the consumer has room again."""
     absent_ticks: int = 0
     """Successive looks at the instance's reports that did not show the request."""
+    is_being_sent: bool = False
+    """It is offered to instances, and whoever does that sees to it when one of them dies."""
     order: Submission | None = None
     """What it takes to send this request alone again; None: it cannot be sent again."""
     why_no_replay: str = ""

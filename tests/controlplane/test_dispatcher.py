@@ -11,7 +11,14 @@ import redis
 
 from engine_pool.client import PoolClient
 from engine_pool.config import PoolConfig
-from engine_pool.errors import EngineRefused, InstanceLost, NoInstance, RequestTooLarge
+from engine_pool.errors import (
+    EngineRefused,
+    InstanceLost,
+    NoInstance,
+    RequestFatal,
+    RequestTooLarge,
+)
+from engine_pool.log_marks import FENCE_EPOCHS
 from engine_pool.ports import EngineRequest
 from engine_pool.submission import Submission
 from engine_pool.token_log import request_key, route_key
@@ -181,3 +188,39 @@ async def test_other_processes_see_what_was_sent(
         # And no longer once the instance's own report shows it.
         Bulletin(store).report_load(load_of("i-01", seq=2, running=["a"]))
         await until(lambda: other.view.pool_view(time.time()).in_flight == ())
+
+
+async def test_a_request_that_engines_die_with_as_they_take_it_is_not_tried_on_a_third(
+    store_url: str,
+) -> None:
+    used = {"i-02": 100, "i-03": 200}
+    async with pool(store_url, "i-01", "i-02", "i-03", used=used) as (client, gate):
+        gate.dead = {"actor-i-01", "actor-i-02"}
+
+        def die(actor: str, requests: list[EngineRequest]) -> None:
+            name = actor.removeprefix("actor-")
+            client.view.apply(status_of(name, InstanceState.LOST))
+
+        gate.on_submit = die
+        with pytest.raises(RequestFatal):
+            await client.dispatcher.submit(submission("a"))
+        assert [actor for _, actor, _ in gate.calls] == ["actor-i-01", "actor-i-02"]
+        assert client.reader.streams == ()
+
+
+async def test_an_engine_that_dies_while_it_takes_a_request_is_the_dispatchers_business(
+    store_url: str,
+) -> None:
+    async with pool(store_url, "i-01", "i-02", used={"i-02": 100}) as (client, gate):
+        gate.dead = {"actor-i-01"}
+        gate.hold.clear()
+        sending = asyncio.create_task(client.dispatcher.submit(submission("a")))
+        await until(lambda: len(gate.calls) == 1)
+        client.view.apply(status_of("i-01", InstanceState.LOST))
+        assert client.replays.waiting == 0
+        gate.hold.set()
+        assert (await sending).instance == "i-02"
+        assert [r.epoch for r in gate.requests] == [1 + FENCE_EPOCHS]
+        # From now on it is not.
+        client.view.apply(status_of("i-02", InstanceState.LOST))
+        assert client.replays.waiting == 1
