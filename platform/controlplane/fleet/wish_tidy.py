@@ -30,10 +30,13 @@ RUNS_AGAIN: Final = (InstanceState.SERVING, InstanceState.CORDONED)
 
 def wishes_tidy(*, now: datetime) -> int:
     """Returns how many rows were removed or changed. Does nothing while the store is away."""
+    rows = list(WantedInstance.objects.select_related("pool"))
+    if not rows:
+        # The usual case: nobody has to ask the store.
+        return 0
     known = fleet.fleet_now()
     if not known.is_known:
         return 0
-    rows = WantedInstance.objects.select_related("pool")
     tidied = sum(_is_tidied(row, known, now) for row in rows)
     if tidied:
         pools_publish_soon()
