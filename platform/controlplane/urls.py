@@ -13,6 +13,7 @@ urlpatterns = [
     path("api/v1/", include("controlplane.usage.urls")),
     path("api/v1/", include("controlplane.audit.urls")),
     path("api/v1/", include("controlplane.fleet.urls")),
+    path("api/v1/", include("controlplane.scaling.urls")),
     path("api/v1/", include("controlplane.gateway.urls")),
     path("api/v1/", include("controlplane.whatif.urls")),
     path("", include("web.urls")),

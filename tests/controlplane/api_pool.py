@@ -27,6 +27,7 @@ class FakeDispatcher:
 
     ended: list[tuple[str, str]] = field(default_factory=list)
     queue: tuple[str, ...] = ()
+    holding: tuple[str, ...] = ()
 
     def abort_anywhere(self, request_id: str, sent_to: str) -> None:
         self.ended.append((request_id, sent_to))

@@ -13,6 +13,7 @@ from django.utils import timezone
 from controlplane.api.authentication import attempts
 from controlplane.fleet.models import Pool
 from controlplane.gateway.models import RequestRecord, RequestStatus
+from controlplane.scaling.models import ScalingWindow
 from controlplane.tenants.access import VIEWERS_GROUP, Access, Role, Scope
 from controlplane.tenants.models import ApiKey, Slo, Tenant
 from controlplane.tenants.services import key_create, member_set, slo_set, tenant_create
@@ -137,6 +138,12 @@ def platform_user(role: Role) -> User:
 
 def a_pool(name: str = "default") -> Pool:
     return Pool.objects.get_or_create(name=name, defaults={"served_model_name": "tiny"})[0]
+
+
+def a_window() -> ScalingWindow:
+    """Makes a window of the pool's schedule."""
+    values = {"begins": "08:00", "ends": "12:00", "min_instances": 2}
+    return ScalingWindow.objects.get_or_create(pool=a_pool(), name="mornings", defaults=values)[0]
 
 
 def everybodys_slo() -> Slo:
