@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 PROBE_EVERY_S: Final = 2.0
 PROBE_TIMEOUT_S: Final = 2.0
+DATABASE_TIMEOUT_S: Final = 4.0
+"""A connection and a query take milliseconds, and seconds where every core is busy."""
+MISSES_MAX: Final = 2
+"""So many questions in a row without an answer: it is away."""
 SEED_TRIES: Final = 6
 """Looks, half a second apart, for which the past waits until the first instances are known."""
 WORKER_HEARTBEAT_KEY: Final = "ferry:worker-heartbeat"
@@ -44,6 +48,8 @@ class Watch:
         self.client = client
         self._store = client.store
         self._tasks: list[asyncio.Task[None]] = []
+        self._misses = 0
+        """Questions to the database in a row that had no answer."""
 
     @property
     def pool(self) -> str:
@@ -106,16 +112,26 @@ class Watch:
 
     async def probe(self) -> None:
         """Asks the database, and the store for the signs of life of pool and worker."""
-        reads = await database_question.answered()
+        # A database that hangs must not make the others look old.
+        await asyncio.gather(self._look_at_database(), self._look_at_the_others())
+
+    async def _look_at_database(self) -> None:
+        # One late answer is a busy machine's; pages are refused for none.
+        self._misses = 0 if await database_question.answered() else self._misses + 1
+        reads = self._misses < MISSES_MAX
         probes = self.observer.probes
         # One that reads and takes no rows is no better for whoever must write.
         database = reads and not records_wait()
         if database != probes.database_answers:
             probes = replace(probes, database_answers=database, database_since_unix_s=time.time())
-        ray = None if self.client.ray is None else self.client.ray.answers
-        if ray != probes.ray_answers:
-            probes = replace(probes, ray_answers=ray, ray_since_unix_s=time.time())
         self.observer.probes = replace(probes, database_reads=reads)
+
+    async def _look_at_the_others(self) -> None:
+        ray = None if self.client.ray is None else self.client.ray.answers
+        if ray != self.observer.probes.ray_answers:
+            self.observer.probes = replace(
+                self.observer.probes, ray_answers=ray, ray_since_unix_s=time.time()
+            )
         with contextlib.suppress(redis.RedisError, OSError, TimeoutError):
             await self._look_for_signs_of_life()
             await self._look_at_rebalancing()
@@ -159,7 +175,7 @@ def _ask_database() -> bool:
         connection.close()
 
 
-database_question: Final = Question("database probe", _ask_database, PROBE_TIMEOUT_S)
+database_question: Final = Question("database probe", _ask_database, DATABASE_TIMEOUT_S)
 """This process's, for all of its pools."""
 
 
