@@ -8,6 +8,7 @@ import pytest
 from pytest_django.fixtures import Settings as DjangoSettings
 
 from controlplane.audit.models import AuditEntry
+from controlplane.gateway.models import RequestRecord
 from controlplane.tenants.access import Role
 from engine_pool.stream import Stream
 from engine_pool.types import InstanceName
@@ -78,6 +79,9 @@ def test_ended_requests_are_found_by_what_became_of_them(
     assert ids_of(reader, state="failed") == [failed.request_id]
     assert ids_of(reader, state="ended", key=public_id) == [failed.request_id]
     assert ids_of(reader, state="ended", missed=True) == [alpha.request_id]
+    assert ids_of(reader, state="ended", replayed=True) == []
+    RequestRecord.objects.filter(request_id=failed.request_id).update(replays=2)
+    assert ids_of(reader, state="ended", replayed=True) == [failed.request_id]
     assert ids_of(reader, state="ended", q=alpha.request_id) == [alpha.request_id]
     assert ids_of(reader, state="ended", since="2150-01-01T00:00:00Z") == []
     one = reader.call("GET", f"requests/{alpha.request_id}").json()

@@ -140,8 +140,8 @@ async def test_a_burst_goes_as_one_batch_while_a_call_is_under_way(store_url: st
         sending = [
             asyncio.create_task(client.dispatcher.submit(submission(f"r{i}"))) for i in range(8)
         ]
-        await until(lambda: len(client.reader.streams) == 8 and len(gate.calls) == 1)
-        await asyncio.sleep(0.05)
+        outbox = client.dispatcher._outbox("actor-i-01")
+        await until(lambda: bool(gate.calls) and len(gate.calls[0][2]) + len(outbox._requests) == 8)
         assert len(gate.calls) == 1
         gate.hold.set()
         await asyncio.gather(*sending)

@@ -73,10 +73,11 @@ class Ended(NamedTuple):
     def way(self) -> str:
         """The first and the last instance, and how many it had."""
         visited = self.record.instances or [self.record.instance or "–"]  # noqa: RUF001
+        replayed = ", replayed" if self.record.replays else ""
         if len(visited) == 1:
-            return str(visited[0])
+            return f"{visited[0]}{replayed}"
         count = f" ({len(visited)})" if len(visited) > 2 else ""
-        return f"{visited[0]} → {visited[-1]}{count}"
+        return f"{visited[0]} → {visited[-1]}{count}{replayed}"
 
 
 class Live(NamedTuple):

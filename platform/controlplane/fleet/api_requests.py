@@ -99,6 +99,7 @@ def _ended(access: Access, query: dict[str, Any], tenant_id: int | None) -> Resp
         since=query.get("since"),
         until=query.get("until"),
         missed_only=query["missed"],
+        replayed_only=query["replayed"],
         search=query.get("q", ""),
     )
     rows = requests_list(access=access, filters=filters).select_related("tenant")

@@ -19,6 +19,9 @@ class RequestStatus(models.TextChoices):
 MISSED = models.Q(is_ttft_met=False) | models.Q(is_tpot_met=False)
 """The requests that missed a target or failed by our fault; a partial index has just these."""
 
+REPLAYED = models.Q(replays__gt=0)
+"""The requests that lost an engine and went on; few."""
+
 
 class RequestRecord(models.Model):
     """One request to the API, written once, when it has ended."""
@@ -93,6 +96,7 @@ class RequestRecord(models.Model):
                 name="request_tenant_unrolled",
             ),
             models.Index(fields=["-arrived_at"], condition=MISSED, name="request_missed"),
+            models.Index(fields=["-arrived_at"], condition=REPLAYED, name="request_replayed"),
             models.Index(
                 fields=["tenant", "priority_class", "-arrived_at"],
                 condition=MISSED,

@@ -39,6 +39,9 @@ class RequestsQuery(serializers.Serializer[object]):
     missed = serializers.BooleanField(
         default=False, help_text="Those that missed a target; of ended ones."
     )
+    replayed = serializers.BooleanField(
+        default=False, help_text="Those that lost an engine and went on elsewhere; of ended ones."
+    )
     q = serializers.CharField(
         max_length=128,
         required=False,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.db.models import QuerySet
 
 from controlplane.errors import NotVisible
-from controlplane.gateway.models import MISSED, RequestRecord
+from controlplane.gateway.models import MISSED, REPLAYED, RequestRecord
 from controlplane.tenants.access import Access
 from controlplane.tenants.models import ApiKey, Tenant
 from controlplane.tenants.selectors import visible_to
@@ -61,6 +61,8 @@ class RequestFilters:
     until: datetime | None = None
     missed_only: bool = False
     """Those that missed a target."""
+    replayed_only: bool = False
+    """Those that went on elsewhere after their engine was lost."""
     search: str = ""
     """Our id, or a client's X-Request-Id, whole."""
 
@@ -136,6 +138,8 @@ def requests_list(*, access: Access, filters: RequestFilters) -> "QuerySet[Reque
     rows = rows.filter(**{name: v for name, v in same.items() if v is not None and v != ""})
     if filters.missed_only:
         rows = rows.filter(MISSED)
+    if filters.replayed_only:
+        rows = rows.filter(REPLAYED)
     if filters.search:
         rows = rows.filter(pk__in=_searched(filters.search))
     return rows.order_by("-arrived_at", "-pk")

@@ -4,6 +4,8 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+    # On PostgreSQL a table that was changed in a transaction gets no index in the same one.
+    atomic = False
     dependencies = [
         ("gateway", "0004_records"),
     ]
@@ -21,6 +23,14 @@ class Migration(migrations.Migration):
             name="replay_notes",
             field=models.JSONField(
                 default=list, help_text="Each: from, to, at_token, gap_ms, at_ms, reason, replays."
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="requestrecord",
+            index=models.Index(
+                condition=models.Q(("replays__gt", 0)),
+                fields=["-arrived_at"],
+                name="request_replayed",
             ),
         ),
     ]
