@@ -110,6 +110,10 @@ class EngineHost:
         self.publisher.stop(FLUSH_TIMEOUT_S)
         self.loop.join(STOP_TIMEOUT_S)
 
+    def refresh_load(self) -> None:
+        """Has the books show the engine's load of now."""
+        self.loop.between_steps(lambda engine: self.book.taken((), engine.load()))
+
     def flush(self) -> None:
         """Delivers the frames that wait."""
         self.publisher.stop(FLUSH_TIMEOUT_S)
@@ -269,6 +273,9 @@ class EngineActor:
         book = self._host.book
         running, waiting = book.request_counts()
         closing = self._door.closing
+        if closing and book.used_tokens and not (running or waiting):
+            # Blocks that a move gave back while the engine rests show in no step.
+            self._host.refresh_load()
         moved, ended = self._door.gone()
         told_unix_s = sigterm.asked_unix_s()
         grace_s = self._spec.config.term_grace_s
