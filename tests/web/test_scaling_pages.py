@@ -57,7 +57,7 @@ def decide(tick: int, kind: str = "grow", *, ago_s: float = 60.0, **more: Any) -
 
 
 def remember(pool: Pool, *, checked_ago_s: float = -300.0, **memory: float) -> None:
-    """Stores what the loop remembers. A check that is to come: a slow machine makes no loop late."""
+    """Stores what the loop remembers; by default its last check can never be too old."""
     checked = timezone.now() - timedelta(seconds=checked_ago_s)
     ScalingState.objects.create(pool=pool, tick=12, fence=7, checked_at=checked, memory=memory)
 

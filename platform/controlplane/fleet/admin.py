@@ -11,7 +11,14 @@ from controlplane.admin_actions import Action, confirmed
 from controlplane.admin_base import HistoryAdmin, RoleAdmin, check_version
 from controlplane.audit.models import AuditEntry
 from controlplane.fleet import pool_services
-from controlplane.fleet.models import FleetEventRecord, MigrationRecord, ModelAlias, Pool
+from controlplane.fleet.models import (
+    FleetEventRecord,
+    MigrationRecord,
+    ModelAlias,
+    Pool,
+    WantedInstance,
+    WantedNode,
+)
 from controlplane.tenants.access import Access, Role
 
 SEVERITIES = {"info": "info", "warning": "warning", "error": "danger"}
@@ -147,6 +154,25 @@ class MigrationRecordAdmin(HistoryAdmin):
     search_fields = [
         "migration_id__exact", "request_id__exact", "source__exact", "destination__exact",
     ]  # fmt: skip
+
+
+class _WishAdmin(HistoryAdmin):
+    """To look at: wishes are made on the pages, by REST and by `manage.py drain`."""
+
+    list_filter = ["wanted", "leftover"]
+
+
+@admin.register(WantedInstance)
+class WantedInstanceAdmin(_WishAdmin):
+    list_display = ["instance", "pool", "wanted", "by", "reason", "since", "deadline"]
+    list_select_related = ["pool"]
+    search_fields = ["instance__exact", "by__exact"]
+
+
+@admin.register(WantedNode)
+class WantedNodeAdmin(_WishAdmin):
+    list_display = ["node", "wanted", "by", "reason", "since", "deadline"]
+    search_fields = ["node__exact", "by__exact"]
 
 
 def _enable(access: Access, pool: Pool, is_enabled: bool, reason: str) -> None:
