@@ -57,6 +57,7 @@ class EngineSpec:
             c.max_running,
             c.block_size,
             c.tensor_parallel,
+            c.dtype,
             c.engine_threads,
             c.ageing_s,
             c.class_preemptions_max,
