@@ -144,7 +144,7 @@ def _facts(drain: InstanceDrain, now_unix_s: float) -> tuple[tuple[str, str], ..
         ("Left", f"{left:,} of {progress.requests_at_start:,}"),
         ("Moving", f"{progress.moving:,}"),
         ("Moved", f"{progress.moved:,}"),
-        ("Ended by themselves", f"{progress.ended:,}"),
+        ("Ended here", f"{progress.ended:,}"),
         ("Took so far" if not progress.verified_unix_s else "Took",
          short_time(max(0.0, lasts - progress.begun_unix_s))),
         ("Rate", rate),

@@ -17,6 +17,9 @@ from tests.integration.test_moves import check_whole, wait_tested, whole_body
 STREAMS = 6
 TOKENS = 300
 COMMAND_S = 4 * DEADLINE_S
+"""A command starts a process twice, and a busy machine takes a minute for each."""
+
+pytestmark = pytest.mark.timeout(3 * COMMAND_S)
 
 
 @pytest.fixture
@@ -69,8 +72,8 @@ def test_a_drain_under_streams_ends_verified_and_no_stream_is_cut(
     assert (told["is_safe_to_stop"], told["wish"]["reason"]) == (True, "kernel update")
     assert told["wanted_by"].startswith("command:")
     # The other one is the last that serves now, and the first is somebody else's.
-    last = command(idle, "i-01")
-    assert (last.returncode, "It is the last instance" in last.stderr) == (2, True)
+    last = operator.post("/instances/i-01/drain", {})
+    assert (last.status_code, last.json()["error"]["code"]) == (409, "needs_force")
     answer = operator.post("/instances/i-02/release", {})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "wished_by_another")
     assert command(idle, "i-02", "--release").returncode == 0

@@ -16,6 +16,8 @@ def caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:
     """Says what an instance does that has no numbers now."""
     cause = status.cause or status.state.value
     if status.is_crash_looping and status.state is not InstanceState.SERVING:
+        # The badge says the rest of it; the end is what is cut where there is little room.
+        cause = cause.removeprefix("crash loop: ")
         told = "failures in a row" in cause
         return cause if told else f"{status.failures} failures in a row · {cause}", "bad"
     match status.state:

@@ -63,8 +63,10 @@ def drain_plan(
 ) -> DrainPlan:
     """Looks at what these instances have, and at the others of their pools."""
     pools = {now.statuses[name].pool for name in leaving if name in now.statuses}
-    gone = [now.loads[name] for name in leaving if name in now.loads]
-    is_whole = len(gone) == len(leaving)
+    # What a dead engine had goes on elsewhere already.
+    living = [name for name in leaving if name in now.statuses and _lives(now.statuses[name])]
+    gone = [now.loads[name] for name in living if name in now.loads]
+    is_whole = len(gone) == len(living)
     stay = [
         (status, now.loads[name])
         for name, status in now.statuses.items()
@@ -94,6 +96,12 @@ def drain_plan(
         wait_ms=wait_ms,
         report_age_s=max((now.at_unix_s - load.at_unix_s for load in gone), default=None),
     )
+
+
+def _lives(status: InstanceStatus) -> bool:
+    return status.state not in (
+        InstanceState.LOST, InstanceState.STOPPED, InstanceState.STARTING,
+    )  # fmt: skip
 
 
 def _takes(status: InstanceStatus, load: InstanceLoad | None, now: FleetNow) -> bool:

@@ -248,7 +248,7 @@ def _why_not_safe(
     if seen is None or now.at_unix_s - seen > POOL_SEEN_WITHIN_S:
         return "the pool process does not answer, so nobody checks it now"
     if status.state not in EMPTY_STATES:
-        return _words_of(status)
+        return _words_of(status, load)
     if status.wanted not in LEAVING or seen < wish.since_unix_s + SETTLED_AFTER_S:
         return "the pool process has not confirmed it yet"
     if status.state is InstanceState.STOPPED:
@@ -265,9 +265,10 @@ def _why_not_safe(
     return ""
 
 
-def _words_of(status: InstanceStatus) -> str:
+def _words_of(status: InstanceStatus, load: InstanceLoad | None) -> str:
     if status.state is InstanceState.DRAINING and status.drain is not None:
-        left = status.drain.left
+        # The report is younger than what the pool process has made of the one before.
+        left = status.drain.left if load is None else len(load.running) + len(load.waiting)
         return f"{left} request{'s' if left != 1 else ''} left" if left else "being verified"
     return f"{status.state.value}: {status.cause}" if status.cause else status.state.value
 
