@@ -188,6 +188,8 @@ class FleetEvent:
     instance: str = ""
     severity: str = "info"
     """info, warn or bad."""
+    link: str = ""
+    """Where more of it stands, on this installation's pages; empty when nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ _GROUPS: Final = (
     ("Pools", (
         ("Pools", "dns", "fleet_pool"),
         ("Model aliases", "alternate_email", "fleet_modelalias"),
+        ("Scaling windows", "schedule", "scaling_scalingwindow"),
+        ("Wanted instances", "flag", "fleet_wantedinstance"),
+        ("Wanted nodes", "flag", "fleet_wantednode"),
         ("Prices", "payments", "usage_modelprice"),
     )),
     ("What was", (
@@ -23,6 +26,8 @@ _GROUPS: Final = (
         ("Usage by the hour", "bar_chart", "usage_usagehour"),
         ("Usage by the day", "calendar_month", "usage_usageday"),
         ("SLO periods", "monitoring", "usage_slominutes"),
+        ("Scaling decisions", "trending_up", "scaling_scalingdecision"),
+        ("Scaling states", "timer", "scaling_scalingstate"),
         ("Moves", "swap_horiz", "fleet_migrationrecord"),
         ("Events", "event_note", "fleet_fleeteventrecord"),
         ("What-if runs", "science", "whatif_simulationrun"),

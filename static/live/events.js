@@ -87,7 +87,10 @@ export class EventList {
   }
 }
 
-const GLYPHS = { moved: "#ic-moves", move_aborted: "#ic-cross" };
+const GLYPHS = {
+  moved: "#ic-moves", move_aborted: "#ic-cross",
+  scaling_grow: "#ic-scaling", scaling_shrink: "#ic-scaling", scaling_undrain: "#ic-scaling", scaling_refused: "#ic-scaling",
+};
 
 /** @param {Element} item @param {any} event */
 function fill(item, event) {

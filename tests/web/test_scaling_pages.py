@@ -15,6 +15,7 @@ from django.utils import timezone
 from controlplane.audit.models import AuditEntry
 from controlplane.fleet.models import FleetEventRecord, Pool
 from controlplane.fleet.pool_services import pool_create
+from controlplane.scaling.events import event_of
 from controlplane.scaling.models import ScalingDecision, ScalingState, ScalingWindow
 from controlplane.tenants.access import VIEWERS_GROUP
 from engine_pool.types import DrainProgress, InstanceName, InstanceState
@@ -29,6 +30,8 @@ REASON = "average 92.0 < 160 for 30 s: 2 -> 3"
 def pool_row(watch: FakeWatch, db: None, monkeypatch: pytest.MonkeyPatch) -> Pool:
     # There is no store here to tell the pool process.
     monkeypatch.setattr("controlplane.fleet.pool_services.pools_publish_soon", lambda: None)
+    # On a slow machine too, reports are young.
+    monkeypatch.setattr("controlplane.scaling.live.REPORT_MAX_AGE_S", 3600.0)
     return pool_create(
         access=ROOT, changes={"name": "default", "served_model_name": "tiny", "instances": 2}
     )
@@ -337,3 +340,24 @@ def test_times_are_utc(pool_row: Pool, operators_client: Client) -> None:
     decide(1)
     ScalingDecision.objects.update(at=datetime(2026, 5, 31, 12, 0, 5, tzinfo=UTC))
     assert 'title="2026-05-31T12:00:05' in page(operators_client, "/scaling/default-1/")
+
+
+def test_events_lead_to_the_decision_that_they_tell_of(
+    pool_row: Pool, view: FakeView, operators_client: Client
+) -> None:
+    row = decide(41)
+    event = event_of(row)
+    assert event is not None
+    assert (event.headline, event.kind) == ("Scaled 2 → 3", "scaling_grow")
+    view.events = [event]
+    link = '/scaling/default-41/?pool=default"'
+    assert link in page(operators_client, "/cluster/")
+    FleetEventRecord.objects.create(
+        entry_id="1", at=datetime.fromtimestamp(event.at_unix_s, UTC), kind=event.kind,
+        severity="info", instance="i-03", headline=event.headline, detail=event.detail,
+    )  # fmt: skip
+    assert link in page(operators_client, "/events/")
+    assert event_of(decide(42, "heartbeat")) is None
+    advice = event_of(decide(43, is_applied=False))
+    assert advice is not None
+    assert advice.headline == "Advice: scale 2 → 3"

@@ -205,7 +205,9 @@ def leaving_note(rows: Iterable[InstanceRow]) -> str:
 def event_rows(events: Iterable[FleetEvent]) -> dict[str, EventRow]:
     """Returns events by a key that is the same at every look, in the order given."""
     rows = (
-        EventRow(round(e.at_unix_s, 3), e.kind, e.headline, e.detail, e.instance, e.severity)
+        EventRow(
+            round(e.at_unix_s, 3), e.kind, e.headline, e.detail, e.instance, e.severity, e.link
+        )
         for e in events
     )
     return {event_key(row): row for row in rows}

@@ -14,6 +14,7 @@ from engine_pool.policy.scaling_view import picture_of
 from engine_pool.policy.settings import ScalingRule
 from engine_pool.types import InstanceLoad, InstanceName, InstanceState, InstanceStatus
 
+REPORT_MAX_AGE_S: Final = ScalingRule().report_max_age_s
 LEAVING: Final = (InstanceState.DRAINING, InstanceState.DRAINED, InstanceState.STOPPING)
 LOADS: Final = "loads the model"
 """What the pool process says of an instance whose engine has a process (instance_keeper.py)."""
@@ -68,7 +69,7 @@ def pool_seen(
         list(statuses.values()),
         list(loads.values()),
         now_unix_s=now_unix_s,
-        max_age_s=ScalingRule().report_max_age_s,
+        max_age_s=REPORT_MAX_AGE_S,
     )
     average = None
     if picture.serving:

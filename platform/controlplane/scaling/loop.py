@@ -18,7 +18,7 @@ from django.db import connection, transaction
 
 from controlplane.fleet.models import Pool, ScalingMode
 from controlplane.fleet.publishing import pools_publish_soon
-from controlplane.scaling import acting, facts, tally
+from controlplane.scaling import acting, events, facts, tally
 from controlplane.scaling.lease import Lease
 from controlplane.scaling.memory import Memory, as_json, memory_of
 from controlplane.scaling.models import DecisionKind, ScalingDecision, ScalingState
@@ -82,6 +82,8 @@ def pool_check(
             raise Dropped("the pool is off")
         row, told = _decide(pool, kept, check, reports, seen_s)
     tally.tell(store, told)
+    if row is not None:
+        events.event_tell(store, row)
     return row
 
 
