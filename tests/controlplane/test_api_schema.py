@@ -29,6 +29,7 @@ from tests.controlplane.api_pool import ApiPool, serving
 from tests.controlplane.api_world import (
     TenantWorld,
     a_pool,
+    a_window,
     everybodys_slo,
     forget_attempts,
     platform_user,
@@ -129,6 +130,7 @@ def places(alpha: TenantWorld) -> dict[str, str]:
         "request_id": RUNNING,
         "priority_class": "high",
         "name": "default",
+        "window": a_window().name,
         "node": "node-01",
     }
 
