@@ -55,6 +55,7 @@ OSCILLATION_S: Final = 12.0
 LOOK_EVERY_S: Final = 0.25
 NONSENSE_EVERY_S: Final = 0.005
 """An engine reports every 100 ms; nearly every check finds what was written over it."""
+START_TIMEOUT_S: Final = 480.0
 READY_TIMEOUT_S: Final = 180.0
 DESK_TIMEOUT_S: Final = 120.0
 
@@ -246,7 +247,7 @@ def measure(only: str = "") -> tuple[dict[str, Figures], list[str], dict[str, li
             FERRY_SCALING_CHECK_S=str(CHECK_S),
         )
         try:
-            installation.wait_ready()
+            installation.wait_ready(deadline_s=START_TIMEOUT_S)
             desk = Desk(installation)
             try:
                 for trace in TRACES:

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import redis
+from django.utils import timezone
 
 from controlplane.fleet.models import Pool, ScalingMode, WantedInstance
+from controlplane.gateway.models import RequestRecord
 from controlplane.scaling.models import ScalingDecision, ScalingState
 from controlplane.scaling.services import checks_make, demanded_wake
+from controlplane.tenants.models import Tenant
 from engine_pool.pool_keys import demand_key
 from engine_pool.types import InstanceLoad, InstanceState, InstanceStatus
 from engine_pool.view import Bulletin
@@ -102,3 +106,36 @@ def make_world(store: "redis.Redis[bytes]", **pool: Any) -> ScalingWorld:
         "shrink_cooldown_s": 0.0,
     }
     return ScalingWorld(store, Pool.objects.create(**(values | pool)))
+
+
+def stop(world: ScalingWorld, name: str, **more: Any) -> None:
+    """Lets an instance be one that the loop has stopped."""
+    WantedInstance.objects.create(
+        pool=world.pool,
+        instance=name,
+        wanted="stopped",
+        by="scaling",
+        since=timezone.now(),
+        **more,
+    )
+
+
+def records(world: ScalingWorld, *, met: int, missed: int, name: str = "a") -> None:
+    """Lets requests have arrived now, of which so many had their first token in time."""
+    tenant, _ = Tenant.objects.get_or_create(slug="alpha", defaults={"name": "Alpha"})
+    RequestRecord.objects.bulk_create(
+        RequestRecord(
+            request_id=f"{name}-{n}",
+            tenant=tenant,
+            pool=world.pool.name,
+            endpoint="chat",
+            priority_class="normal",
+            status="completed",
+            prompt_tokens=10,
+            output_tokens=10,
+            arrived_at=datetime.fromtimestamp(world.now_s, UTC),
+            duration_ms=1000,
+            is_ttft_met=n < met,
+        )
+        for n in range(met + missed)
+    )
