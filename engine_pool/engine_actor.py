@@ -283,7 +283,7 @@ class EngineActor:
         pong = Pong(
             instance=self._spec.instance,
             incarnation=self._spec.incarnation,
-            fingerprint=self._spec.fingerprint,
+            fingerprint=self._spec.told_fingerprint or self._spec.fingerprint,
             is_ready=self._host.loop.is_ready,
             node=self._node,
             pid=os.getpid(),

@@ -37,6 +37,9 @@ class EngineSpec:
     """Simulated engines only."""
     launched_unix_s: float = 0.0
     """When the pool made it."""
+    told_fingerprint: str = ""
+    """Its fingerprint as the pool process reckons it: where the code was replaced beneath that, an
+    engine would reckon another one, and a rolling update would never end."""
 
     @property
     def installation(self) -> str:

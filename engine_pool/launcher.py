@@ -195,7 +195,8 @@ class Launcher:
             num_gpus=self._config.tensor_parallel if wants_gpu else 0,
             scheduling_strategy=self._strategy(),
         )
-        spec = replace(self.spec(instance, incarnation), launched_unix_s=time.time())
+        plain = self.spec(instance, incarnation)
+        spec = replace(plain, launched_unix_s=time.time(), told_fingerprint=plain.fingerprint)
         return RayEngine(name, actor_class.remote(spec))
 
     def _strategy(self) -> Any:

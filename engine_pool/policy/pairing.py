@@ -4,7 +4,8 @@ Sources are instances with `F < below_steps`, destinations those with `F > above
 queue of their own; the least free is paired with the freest, the second with the second, and so on
 (Llumnix, OSDI 2024, section 4.4.3). A pair stays until one side leaves its set, so that small
 changes do not turn everything around. A draining instance's F is minus infinity: it is the first
-source and never a destination, without further rules.
+source and never a destination. A round (rebalancing.py) empties those before it pairs the others,
+since their requests may go to any open instance with room, between the thresholds too.
 
 Does not choose requests (selection.py), and does not count moves that go on.
 """

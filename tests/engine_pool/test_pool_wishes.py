@@ -30,20 +30,28 @@ from tests.engine_pool.pool_process import PATIENCE_S, Pool, is_alive, until
 pytestmark = pytest.mark.ray
 
 S = InstanceState
-LONG = 400
-"""Tokens of a request that still runs when what is tested has begun."""
+LONG = 700
+"""Tokens of a request that still runs when what is tested has begun: about 20 s."""
 
 
 class Wishes(Pool):
     """A pool process of which things are wanted, and requests at its engines."""
 
     spec = PoolSpec("default", instances=3)
+    sent: tuple[str, ...] = ()
+    """Requests whose tokens have not been looked at yet."""
 
     def want(self, nodes: dict[str, InstanceWish] | None = None, **wishes: InstanceWish) -> None:
         """Publishes wishes by instance (i_01) and node; without any all serve."""
         named = {name.replace("_", "-"): wish for name, wish in wishes.items()}
         spec = replace(self.spec, wishes=named)
         assert publish(self.redis, Wanted((spec,), {}, nodes or {}), store_time_us(self.redis))
+
+    def is_up(self) -> bool:
+        """Says whether all serve; starts the pool process anew where Ray took too long for it."""
+        if self.process.poll() is not None:
+            self.start()
+        return len(self.serving()) == 3
 
     def status(self, name: str = "i-01") -> InstanceStatus:
         return self.statuses()[name]
@@ -63,10 +71,20 @@ class Wishes(Pool):
             self.redis.set(route_key(one), "c")
         assert self.submit(ids, name, tokens) == []
         until(lambda: all(self.frames(i) for i in ids))
+        self.sent += tuple(ids)
         return ids
 
+    def finish(self) -> None:
+        """Waits for everything that was sent: each token is in its log once."""
+        until(lambda: all(map(self.is_over, self.sent)))
+        for one in self.sent:
+            assert is_whole(self.frames(one)), one
+        self.sent = ()
+
     def submit(self, ids: list[str], name: str, tokens: int) -> list[tuple[str, str]]:
-        blob = msgspec.msgpack.encode([request(i, max_tokens=tokens) for i in ids])
+        blob = msgspec.msgpack.encode(
+            [request(i, max_tokens=tokens, min_tokens=tokens) for i in ids]
+        )
         actor = ray.get_actor(self.status(name).actor, namespace=RAY_NAMESPACE)
         return ray.get(actor.submit.remote(blob), timeout=PATIENCE_S)
 
@@ -76,21 +94,20 @@ class Wishes(Pool):
 
     def frames(self, request_id: str) -> list[TokenFrame]:
         entries = self.redis.xrange(log_key(request_id))
-        blobs = [f[b"e"] for _, f in entries if b"e" in f]
-        return [frame for blob in blobs for frame in decode_all(blob)]
+        # Marks of producers that were shut out stand in a field of their own.
+        blobs = [blob for _, f in entries for name, blob in f.items() if name != b"x"]
+        found = (frame for blob in blobs for frame in decode_all(blob))
+        return [frame for frame in found if isinstance(frame, TokenFrame)]
 
     def is_over(self, request_id: str) -> bool:
         frames = self.frames(request_id)
         return bool(frames) and (frames[-1].finish_reason is not None or frames[-1].error)
 
-    def until_over(self, ids: list[str]) -> None:
-        until(lambda: all(map(self.is_over, ids)))
-
     def kinds(self) -> list[str]:
         return [view.decode_event(e[b"e"]).kind for _, e in self.redis.xrange(view.EVENTS)]
 
 
-def whole(frames: list[TokenFrame], tokens: int = LONG) -> bool:
+def is_whole(frames: list[TokenFrame], tokens: int = LONG) -> bool:
     """Says whether a log has each token once, up to the end."""
     at = 0
     for frame in frames:
@@ -113,10 +130,13 @@ def server() -> Iterator[Wishes]:
             FERRY_TERM_GRACE_S="3600",
         )
         try:
-            until(lambda: len(one.serving()) == 3)
+            until(one.is_up)
             ray.init(one.environ["RAY_ADDRESS"], namespace=RAY_NAMESPACE, log_to_driver=False)
             # No moves before the self-test of moves.
             until(lambda: "migration_tested" in one.kinds())
+            for name in one.serving():
+                # The first call to an actor takes seconds on a busy machine.
+                assert one.pong(name).is_ready
             yield one
         finally:
             ray.shutdown()
@@ -127,9 +147,8 @@ def server() -> Iterator[Wishes]:
 @pytest.fixture
 def pool(server: Wishes) -> Wishes:
     """Three instances that serve, whatever the test before did."""
-    if server.process.poll() is not None:
-        server.start()
     server.want()
+    until(server.is_up)
     server.until_all_serve()
     return server
 
@@ -147,7 +166,7 @@ def test_a_cordoned_instance_keeps_what_it_has_and_takes_nothing(pool: Wishes) -
     ((_, why),) = pool.submit(["x"], "i-01", 5)
     assert why == "cordoned: it takes nothing new"
     assert pool.pong().running == 2
-    pool.until_over(ids)
+    pool.finish()
     assert {f.instance for i in ids for f in pool.frames(i)} == {"i-01"}
     pool.want()
     pool.until_state(S.SERVING)
@@ -156,13 +175,13 @@ def test_a_cordoned_instance_keeps_what_it_has_and_takes_nothing(pool: Wishes) -
 
 def test_a_drain_under_load_moves_everything_and_is_proven(pool: Wishes) -> None:
     before = pool.until_all_serve()
-    ids = pool.send(8)
+    pool.send(8)
     pool.want(i_01=DRAIN)
     status = pool.until_state(S.DRAINED)
     drain = status.drain
     assert drain is not None
-    assert (drain.left, drain.moving, drain.requests_at_start) == (0, 0, 8)
-    assert drain.moved + drain.ended == 8
+    assert (drain.left, drain.moving) == (0, 0)
+    assert drain.moved + drain.ended == drain.requests_at_start >= 8
     assert drain.moved > 0
     assert drain.verified_unix_s is not None
     assert (status.wanted, status.wanted_by, status.wanted_reason) == (
@@ -172,8 +191,6 @@ def test_a_drain_under_load_moves_everything_and_is_proven(pool: Wishes) -> None
     )
     pong = pool.pong()
     assert (pong.used_tokens, pong.running, pong.waiting, pong.moves) == (0, 0, 0, 0)
-    pool.until_over(ids)
-    assert all(whole(pool.frames(i)) for i in ids)
     assert {"instance_draining", "instance_drained"} <= set(pool.kinds())
     pool.want()
     assert pool.until_state(S.SERVING).pid == before["i-01"].pid, "without a restart"
@@ -182,7 +199,7 @@ def test_a_drain_under_load_moves_everything_and_is_proven(pool: Wishes) -> None
 
 def test_a_drain_goes_on_after_the_pool_process_was_killed(pool: Wishes) -> None:
     before = pool.until_all_serve()
-    ids = pool.send(8)
+    pool.send(8)
     pool.want(i_01=DRAIN)
     pool.until_state(S.DRAINING)
     pool.process.kill()
@@ -191,9 +208,7 @@ def test_a_drain_goes_on_after_the_pool_process_was_killed(pool: Wishes) -> None
     status = pool.until_state(S.DRAINED)
     assert status.pid == before["i-01"].pid
     assert status.drain is not None
-    assert status.drain.moved + status.drain.ended == 8
-    pool.until_over(ids)
-    assert all(whole(pool.frames(i)) for i in ids)
+    assert status.drain.moved + status.drain.ended == status.drain.requests_at_start >= 8
     # Adopted as it is, and let go by another one still.
     pool.process.kill()
     pool.process.wait()
@@ -205,7 +220,7 @@ def test_a_drain_goes_on_after_the_pool_process_was_killed(pool: Wishes) -> None
 
 
 def test_a_stopped_instance_stays_down_until_it_is_released(pool: Wishes) -> None:
-    ids = pool.send(4)
+    pool.send(4)
     pid = pool.status().pid
     assert pid is not None
     pool.want(i_01=STOP)
@@ -219,36 +234,14 @@ def test_a_stopped_instance_stays_down_until_it_is_released(pool: Wishes) -> Non
     until(lambda: "not started" in pool.status().cause)
     pool.want()
     assert pool.until_state(S.SERVING).pid != pid
-    pool.until_over(ids)
-    assert all(whole(pool.frames(i)) for i in ids)
-
-
-def test_a_nodes_wish_concerns_all_its_instances_and_names_what_keeps_them(pool: Wishes) -> None:
-    ids = pool.send(3, tokens=4 * LONG)
-    node = pool.status().node
-    pool.want(nodes={node: DRAIN})
-    pool.until_state(S.DRAINED, "i-02")
-    until(lambda: (d := pool.status().drain) is not None and d.obstacle)
-    drain = pool.status().drain
-    assert drain is not None
-    assert drain.obstacle == "no other instance is open and has a place free"
-    ended = replace(DRAIN, deadline_unix_s=time.time(), leftover=Leftover.END)
-    pool.want(nodes={node: ended})
-    pool.until_state(S.DRAINED)
-    pool.until_over(ids)
-    errors = [e.code for i in ids if (e := pool.frames(i)[-1].error)]
-    assert errors == ["instance_lost"] * 3
-    assert "drain_deadline" in pool.kinds()
 
 
 def test_a_restart_empties_the_engine_first(pool: Wishes) -> None:
-    ids = pool.send(4)
+    pool.send(4)
     before = pool.status()
     pool.want(i_01=InstanceWish(by="kim", reason="slow", renew_before_unix_s=time.time()))
     until(lambda: pool.status().incarnation != before.incarnation)
     pool.until_state(S.SERVING)
-    pool.until_over(ids)
-    assert all(whole(pool.frames(i)) for i in ids)
     incarnation = pool.status().incarnation
     pool.want()
     until(lambda: pool.status().wanted_by == "")
@@ -256,7 +249,7 @@ def test_a_restart_empties_the_engine_first(pool: Wishes) -> None:
 
 
 def test_sigterm_to_an_engine_drains_it_first(pool: Wishes) -> None:
-    ids = pool.send(4)
+    pool.send(4)
     before = pool.status()
     assert before.pid is not None
     os.kill(before.pid, signal.SIGTERM)
@@ -265,14 +258,13 @@ def test_sigterm_to_an_engine_drains_it_first(pool: Wishes) -> None:
     until(lambda: pool.status().incarnation != before.incarnation)
     pool.until_state(S.SERVING)
     assert not is_alive(before.pid)
-    pool.until_over(ids)
-    assert all(whole(pool.frames(i)) for i in ids)
     assert pool.status().failures == 0
 
 
 def test_new_engine_settings_reach_all_one_by_one(pool: Wishes) -> None:
     before = pool.until_all_serve()
-    ids = [i for name in before for i in pool.send(3, name)]
+    for name in before:
+        pool.send(3, name)
     pool.spec = replace(pool.spec, engine_settings={"max_running": 48})
     pool.want()
     least = 3
@@ -289,26 +281,7 @@ def test_new_engine_settings_reach_all_one_by_one(pool: Wishes) -> None:
     until(is_done)
     assert least >= 2, "one after the other"
     assert not any(s.is_outdated for s in pool.statuses().values())
-    pool.until_over(ids)
-    assert all(whole(pool.frames(i)) for i in ids)
     until(lambda: "rollout_done" in pool.kinds())
-
-
-def test_an_only_instance_is_updated_with_an_extra_one(pool: Wishes) -> None:
-    pool.spec = replace(pool.spec, instances=1)
-    pool.want()
-    until(lambda: set(pool.statuses()) == {"i-01"})
-    pool.until_state(S.SERVING)
-    ids, before = pool.send(4), pool.status()
-    pool.spec = replace(pool.spec, engine_settings={"max_running": 32})
-    pool.want()
-    until(lambda: "i-02" in pool.serving())
-    until(lambda: pool.status().incarnation != before.incarnation)
-    until(lambda: set(pool.statuses()) == {"i-01"})
-    pool.until_state(S.SERVING)
-    pool.until_over(ids)
-    assert all(whole(pool.frames(i)) for i in ids)
-    pool.spec = replace(pool.spec, instances=3)
 
 
 def test_engines_of_nobody_are_ended(pool: Wishes) -> None:
@@ -330,3 +303,41 @@ def test_engines_of_nobody_are_ended(pool: Wishes) -> None:
     assert "engine:other:other-01:x" in names, "another installation's"
     ray.kill(ray.get_actor("engine:other:other-01:x"))
     assert len(pool.serving()) == 3
+
+
+def test_a_nodes_wish_concerns_all_its_instances_and_names_what_keeps_them(pool: Wishes) -> None:
+    pool.finish()
+    ids = pool.send(3, tokens=1900)
+    pool.sent = ()
+    node = pool.status().node
+    pool.want(nodes={node: DRAIN})
+    pool.until_state(S.DRAINED, "i-02")
+    until(lambda: (d := pool.status().drain) is not None and d.obstacle)
+    drain = pool.status().drain
+    assert drain is not None
+    assert drain.obstacle == "no other instance is open and has a place free"
+    ended = replace(DRAIN, deadline_unix_s=time.time(), leftover=Leftover.END)
+    pool.want(nodes={node: ended})
+    pool.until_state(S.DRAINED)
+    until(lambda: all(map(pool.is_over, ids)))
+    errors = [e.code for i in ids if (e := pool.frames(i)[-1].error)]
+    assert errors == ["instance_lost"] * 3
+    assert "drain_deadline" in pool.kinds()
+
+
+def test_an_only_instance_is_updated_with_an_extra_one(pool: Wishes) -> None:
+    pool.finish()
+    pool.spec = replace(pool.spec, instances=1)
+    pool.want()
+    until(lambda: set(pool.statuses()) == {"i-01"})
+    pool.until_state(S.SERVING)
+    pool.send(4)
+    before = pool.status()
+    pool.spec = replace(pool.spec, engine_settings={"max_running": 32})
+    pool.want()
+    until(lambda: "i-02" in pool.serving())
+    until(lambda: pool.status().incarnation != before.incarnation)
+    until(lambda: set(pool.statuses()) == {"i-01"})
+    pool.until_state(S.SERVING)
+    pool.finish()
+    pool.spec = replace(pool.spec, instances=3)
