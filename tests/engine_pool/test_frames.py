@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_pool.frames import combine, entry_position
@@ -50,6 +50,7 @@ def test_combine(frames, joined):
     assert combine(frames) == joined
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.booleans()), max_size=30))
 def test_no_token_is_lost_and_entry_ids_rise(steps):
     frames, said = [], {"a": [], "b": [], "c": []}
