@@ -49,6 +49,7 @@ LENGTHS: Final = (800, 1800)
 """Output tokens of the shortest and the longest stream; the others lie evenly between."""
 STREAMS_TIMEOUT_S: Final = 300.0
 START_MAX_S: Final = 600.0
+PAUSE_MINUTES: Final = 120
 POLL_S: Final = 0.05
 KV_CACHE_GIB: Final = "0.12"
 """Room for all streams on either engine: 1 KiB a token in float32."""
@@ -239,7 +240,7 @@ def drain(streams: int, repeats: int) -> dict[str, Any]:
                 START_MAX_S,
             )
             with Operator(pool) as operator:
-                paused = operator.post("/rebalancing/pause", {})
+                paused = operator.post("/rebalancing/pause", {"minutes": PAUSE_MINUTES})
                 if paused.status_code >= 300:
                     raise RuntimeError(f"rebalancing is not paused: {paused.text}")
                 bench = Bench(pool, operator, streams)
