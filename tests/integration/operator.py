@@ -56,6 +56,13 @@ class Operator:
         answer = self._http.patch(f"{API}/pools/{name}", json=changes, headers=headers)
         assert answer.status_code == 200, answer.text
 
+    def remove_pool(self, name: str) -> None:
+        """Switches a pool off and removes it."""
+        self.change_pool(name, scaling_mode="off", is_enabled=False)
+        headers = self._referer | {"X-CSRFToken": self._http.cookies["csrftoken"], "If-Match": "*"}
+        answer = self._http.delete(f"{API}/pools/{name}", headers=headers)
+        assert answer.status_code == 204, answer.text
+
     def post_without_token(self, path: str) -> httpx.Response:
         """Does what another site would make the person's browser do."""
         return self._http.post(API + path, json={}, headers=self._referer)
