@@ -124,10 +124,8 @@ def _victim(site: ChaosSite, part: Part, rng: random.Random) -> psutil.Process |
         return rng.choice(engines) if engines else None
     name = {Part.NODE: "ray-2", Part.HEAD: "ray", Part.GCS: "ray"}.get(part, part.value)
     if part in (Part.WORKER, Part.BEAT):
-        name = rng.choice(("worker", "worker-2"))
+        name = rng.choice((part.value, f"{part.value}-2"))
     found = site.processes(name)
-    if part is Part.BEAT:
-        return next((p for p in found if "beat" in " ".join(p.cmdline())[:20]), None)
     if part in (Part.NODE, Part.HEAD, Part.GCS):
         program = "gcs_server" if part is Part.GCS else "raylet"
         return next((p for p in found if p.name() == program), None)

@@ -22,7 +22,7 @@ from tests.integration.installation import Installation
 PROGRAMS: Final = (
     *("web python", "web-2 python", "store valkey-server", "pool python"),
     *("ray gcs_server", "ray raylet", "ray-2 raylet"),
-    *("worker celery", "worker beat", "worker-2 celery", "worker-2 beat"),
+    *("worker celery", "worker-2 celery", "beat beat", "beat-2 beat"),
 )
 """Part and program of each process that a healthy installation has, engines left out."""
 ENGINE_TITLE: Final = "ray::Engine"

@@ -46,12 +46,10 @@ def added_parts(places: Places) -> tuple[Part, ...]:
             )
         )
     for number in range(2, 2 + int(os.environ.get("CHAOS_WORKERS", "0"))):
-        command = parts._worker_command(places.settings)
-        schedule = command.index("--schedule") + 1
-        own = (*command[:schedule], f"{command[schedule]}-{number}", *command[schedule + 1 :])
-        # Two workers of one host need names of their own.
-        named = (*own, "--hostname", f"worker-{number}@%h")
-        added.append(Part(f"worker-{number}", named, needs=("setup", "store", "ready")))
+        worker, beat = f"worker-{number}", f"beat-{number}"
+        needs = ("setup", "store", "ready")
+        added.append(Part(worker, parts.worker_command(f"{worker}@%h"), needs=needs))
+        added.append(Part(beat, parts.beat_command(places.settings, beat), needs=needs))
     return tuple(added)
 
 

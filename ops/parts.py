@@ -98,7 +98,8 @@ def list_parts(places: Places) -> tuple[Part, ...]:
             needs=("store",),
             restarts_with=("ray",),
         ),
-        Part("worker", _worker_command(settings), needs=("setup", "store", "ready")),
+        Part("worker", worker_command(), needs=("setup", "store", "ready")),
+        Part("beat", beat_command(settings), needs=("setup", "store", "ready")),
     ]
     return tuple(parts)
 
@@ -148,12 +149,23 @@ def _ray_command(places: Places) -> tuple[str, ...]:
     )
 
 
-def _worker_command(settings: UpSettings) -> tuple[str, ...]:
-    schedule = run_dir(settings.var_dir) / "celerybeat-schedule"
+def worker_command(hostname: str = "worker@%h") -> tuple[str, ...]:
+    """Returns what runs a worker. Two of one host need names of their own."""
     return (
-        *(sys.executable, "-m", "celery", "-A", "controlplane.celery", "worker", "--beat"),
+        *(sys.executable, "-m", "celery", "-A", "controlplane.celery", "worker"),
         *("--pool", "threads", "--concurrency", "2", "--loglevel", "INFO"),
-        *("--schedule", str(schedule), "--without-mingle", "--without-gossip"),
+        *("--hostname", hostname, "--without-mingle", "--without-gossip"),
+    )
+
+
+def beat_command(settings: UpSettings, name: str = "beat") -> tuple[str, ...]:
+    """Returns what gives out periodic tasks: a part of its own, since nobody would start a worker's
+    child again that has died. Each one keeps a schedule of its own."""
+    schedule = run_dir(settings.var_dir) / f"celery{name}-schedule"
+    return (
+        *(sys.executable, "-m", "celery", "-A", "controlplane.celery", "beat"),
+        # No file of its pid: one that a killed beat leaves would keep the next from starting.
+        *("--schedule", str(schedule), "--pidfile", "", "--loglevel", "INFO"),
     )
 
 

@@ -100,6 +100,14 @@ class SupervisedPart(Watcher):  # type: ignore[misc]
         say(line)
         return True
 
+    def reap_process(self, pid: int, status: int | None = None) -> None:
+        """Overrides circus's, which closes the pipe and leaves its number with the event loop: the
+        next pipe with it, another part's, would be refused, and that part never started again."""
+        process = self.processes.get(pid)
+        if process is not None and self.stream_redirector:
+            self.stream_redirector.remove_redirections(process)
+        super().reap_process(pid, status)
+
     async def manage_processes(self) -> None:
         """Overrides circus's: nothing is spawned before its time, nor beside left-overs."""
         if self.is_stopped() or self.is_stopping():

@@ -1,4 +1,4 @@
-"""The worker: `celery -A controlplane.celery worker --beat`."""
+"""The worker: `celery -A controlplane.celery worker`, and beside it one `beat`."""
 
 import os
 from typing import Final

@@ -128,6 +128,25 @@ def test_grandchildren_of_a_killed_part_end_before_it_comes_back(
     wait_for(lambda: len(run.marked("ray")) == 2)
 
 
+def test_parts_that_die_together_all_come_back_each_time(start: Callable[..., Run]) -> None:
+    # Their grandchildren hold their pipes open, so that the supervisor never reads an end of file.
+    parts = ({"name": name, "command": WITH_GRANDCHILD} for name in ("first", "second"))
+    run = start(*parts)
+    for ends in (1, 2):
+        wait_for(lambda ends=ends: run.text().count("| runs") == 2 * ends)
+        first, second = (min(run.marked(n), key=_age) for n in ("first", "second"))
+        # Who dies first starts first, and gets the lowest number of a pipe: the other one's.
+        for process, name in ((second, "second"), (first, "first")):
+            process.kill()
+            wait_for(lambda name=name, ends=ends: run.text().count(f"| {name} ended") == ends)
+    wait_for(lambda: run.text().count("| runs") == 6)
+    assert "added twice" not in run.text()
+
+
+def _age(process: psutil.Process) -> float:
+    return float(process.create_time())
+
+
 def test_a_stop_leaves_nothing_even_of_stubborn_parts(start: Callable[..., Run]) -> None:
     run = start(
         {"name": "ray", "command": WITH_GRANDCHILD, "stop_rank": 1, "stop_timeout_s": 1.0},
