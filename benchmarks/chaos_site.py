@@ -134,7 +134,8 @@ class ChaosSite(Installation):
     def _has(self, part: str) -> bool:
         """Says whether this installation has the part."""
         number = int(part.rpartition("-")[2]) if part[-1].isdigit() else 1
-        many = {"ray": self.shape.nodes + 1, "worker": self.shape.workers + 1, "web": 2}
+        workers = self.shape.workers + 1
+        many = {"ray": self.shape.nodes + 1, "worker": workers, "beat": workers, "web": 2}
         return number <= many.get(part.partition("-")[0], 1)
 
     def _unwell_pool(self, statuses: list[InstanceStatus], loads: list[InstanceLoad]) -> str:
