@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.scaling_figures import OSCILLATION_S, Change, Figures, Spread, reversals, summed
+from benchmarks.scaling_figures import (
+    OSCILLATION_S,
+    Change,
+    Figures,
+    Spread,
+    reversals,
+    summed,
+    table,
+)
 from benchmarks.scaling_rules import SYNC_S, OwnRule, QueueLength
 from benchmarks.scaling_traces import TRACES, Sizes, Trace, arrivals_of
 from engine_pool.simulator.instance_model import Instance
@@ -122,11 +130,12 @@ def _outlives(instance: Instance, drained_s: float) -> bool:
 
 def measure(repeats: int, only: str = "") -> Mapping[str, Mapping[str, Mapping[str, Spread]]]:
     """Runs every trace, or one, with every rule; returns the figures' spreads over repeats."""
-    return {
-        trace.name: {
-            rule: summed([run(trace, rule, seed) for seed in range(1, repeats + 1)])
-            for rule in (FIXED, OWN, QUEUE, QUEUE_MOVES)
-        }
-        for trace in TRACES
-        if only in ("", trace.name)
-    }
+    found: dict[str, dict[str, dict[str, Spread]]] = {}
+    for trace in TRACES:
+        if only in ("", trace.name):
+            rules = found[trace.name] = {}
+            for rule in (FIXED, OWN, QUEUE, QUEUE_MOVES):
+                rules[rule] = summed([run(trace, rule, seed) for seed in range(1, repeats + 1)])
+                # At once: a run on a busy machine takes long, and may be ended.
+                print(table({trace.name: {rule: rules[rule]}}).splitlines()[-1], flush=True)
+    return found
