@@ -40,18 +40,20 @@ from benchmarks.chaos_reference import MeasuredReference
 from engine_pool.types import InstanceState
 from tests.integration.installation import Installation, wait_for
 from tests.integration.operator import Operator
-from tests.tiny_model import tiny_model
+from tests.tiny_model import Shape, write_model
 
 SOURCE, OTHER = "i-01", "i-02"
 BEGUN_TOKENS: Final = 40
 """Of each stream before the order comes: all run then, none waits for its prefill."""
-LENGTHS: Final = (800, 1800)
-"""Output tokens of the shortest and the longest stream; the others lie evenly between."""
+LENGTHS: Final = (2500, 5000)
+"""Output tokens of the shortest and the longest stream; the others lie evenly between. The shortest
+lasts longer than it takes to bring all onto one instance."""
+MAX_MODEL_LEN: Final = 6144
 STREAMS_TIMEOUT_S: Final = 300.0
 START_MAX_S: Final = 600.0
 PAUSE_MINUTES: Final = 120
 POLL_S: Final = 0.05
-KV_CACHE_GIB: Final = "0.12"
+KV_CACHE_GIB: Final = "0.2"
 """Room for all streams on either engine: 1 KiB a token in float32."""
 PROMPT: Final = "def ship_{n}(harbour): return "
 
@@ -78,14 +80,14 @@ class Measured:
 class Bench:
     """An installation and the streams on it."""
 
-    def __init__(self, pool: Installation, operator: Operator, streams: int) -> None:
+    def __init__(self, pool: Installation, operator: Operator, model: str, streams: int) -> None:
         self._pool = pool
         self._operator = operator
         self._lengths = lengths(streams)
         self._site = Site(
             (pool.url,),
             {"us": pool.login["api_key"]},
-            tiny_model().name,
+            model,
             tuple(PROMPT.format(n=n) for n in range(streams)),
         )
 
@@ -105,8 +107,8 @@ class Bench:
             )
             self.ask(OTHER, "release")
             self._await(lambda: self.state(OTHER) == InstanceState.SERVING, f"{OTHER} serves")
-            if (here := self.left(SOURCE)) < sum(j.end is End.OPEN for j in journeys):
-                raise RuntimeError(f"only {here} streams run on {SOURCE}")
+            if (here := self.left(SOURCE)) < len(journeys):
+                raise RuntimeError(f"only {here} streams run on {SOURCE} when it begins")
             yield journeys
             travelling.result(STREAMS_TIMEOUT_S)
 
@@ -224,11 +226,15 @@ def drain(streams: int, repeats: int) -> dict[str, Any]:
     """Does the whole benchmark. Returns its figures. Raises: RuntimeError."""
     measured = Measured()
     with tempfile.TemporaryDirectory(prefix="ferry-drain-") as folder:
+        var, model = Path(folder) / "var", Path(folder) / "tiny-llama-long"
+        var.mkdir()
+        model.mkdir()
+        write_model(model, Shape(max_model_len=MAX_MODEL_LEN))
         pool = Installation(
-            Path(folder),
+            var,
             FERRY_ENGINE="vllm",
             FERRY_INSTANCES="2",
-            FERRY_MODEL=str(tiny_model()),
+            FERRY_MODEL=str(model),
             FERRY_DTYPE="float32",
             FERRY_KV_CACHE_GIB=KV_CACHE_GIB,
         )
@@ -243,7 +249,7 @@ def drain(streams: int, repeats: int) -> dict[str, Any]:
                 paused = operator.post("/rebalancing/pause", {"minutes": PAUSE_MINUTES})
                 if paused.status_code >= 300:
                     raise RuntimeError(f"rebalancing is not paused: {paused.text}")
-                bench = Bench(pool, operator, streams)
+                bench = Bench(pool, operator, model.name, streams)
                 with bench.streams() as undisturbed:
                     pass
                 if not all(j.end is End.COMPLETED for j in undisturbed):
