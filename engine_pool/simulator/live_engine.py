@@ -102,9 +102,7 @@ class SimulatedEngine:
         r = self._read(request)
         if not r.answer.goes_on_after(request.output_token_ids):
             self._refusals.append(
-                StepOutput(
-                    request.request_id, (), refusal="its answer is another one here"
-                )
+                StepOutput(request.request_id, (), refusal="its answer is another one here")
             )
             return
         r.output_tokens = len(request.output_token_ids)

@@ -18,7 +18,13 @@ ROW = re.compile(
     r"^\| `(?P<long>[A-Z_]+)` \| (?:`(?P<short>[A-Z_]+)`)? ?\| (?:`(?P<default>[^`]*)`)? ?\|"
 )
 WORDS = {"None": "", "True": "on", "False": "off"}
-OF_DJANGO = ("RECORDS_KEPT_DAYS", "SCALING_CHECK_S", "USAGE_KEPT_DAYS", "TENANT_METRICS", "WEB_GRACE_S")
+OF_DJANGO = (
+    "RECORDS_KEPT_DAYS",
+    "SCALING_CHECK_S",
+    "USAGE_KEPT_DAYS",
+    "TENANT_METRICS",
+    "WEB_GRACE_S",
+)
 FIELD_OF = {"FERRY_REQUEST_MAX_AGE_S": "log_live_s", "FERRY_RESUME_S": "log_ended_s"}
 
 

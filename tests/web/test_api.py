@@ -18,7 +18,9 @@ def test_the_snapshot_agrees_with_the_picture(
     body = operators_client.get("/api/v1/snapshot").json()
     assert body["totals"]["running"] == watch.observer.look().totals.running
     assert [i["name"] for i in body["instances"]] == list(watch.observer.look().rows)
-    assert {p["key"] for p in body["parts"]} == {"store", "pool", "engines", "database", "worker"}
+    assert {p["key"] for p in body["parts"]} == {
+        "store", "ray", "pool", "engines", "database", "worker", "beat",
+    }  # fmt: skip
     draining = next(i for i in body["instances"] if i["state"] == "draining")
     assert draining["freeness_steps"] is None
     assert draining["virtual_tokens"] is None
