@@ -37,6 +37,11 @@ class Time(serializers.DateTimeField):
         return found
 
 
+@extend_schema_field({"type": "string", "pattern": r"^\d{2}:\d{2}(:\d{2}(\.\d+)?)?$"})
+class TimeOfDay(serializers.TimeField):
+    """A time of day without a zone. The schemas' own format "time" has one."""
+
+
 def reason() -> serializers.CharField:
     """Returns the field that every change takes."""
     return serializers.CharField(

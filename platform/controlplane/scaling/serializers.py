@@ -5,7 +5,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from controlplane.api.fields import Time, reason
+from controlplane.api.fields import Time, TimeOfDay, reason
 from controlplane.api.pagination import PageQuery
 from controlplane.api.shapes import PageSerializer
 from controlplane.fleet.models import ScalingMode
@@ -122,8 +122,8 @@ class WindowInput(serializers.Serializer[object]):
         min_value=1, max_value=EVERY_DAY, required=False,
         help_text="Bits, Monday 1 to Sunday 64: the days on which it begins; left out: all.",
     )  # fmt: skip
-    begins = serializers.TimeField(format="%H:%M:%S")
-    ends = serializers.TimeField(
+    begins = TimeOfDay(format="%H:%M:%S")
+    ends = TimeOfDay(
         format="%H:%M:%S", help_text="Not after `begins`: on the next day."
     )
     timezone = serializers.CharField(
@@ -142,8 +142,8 @@ class WindowOutput(serializers.Serializer[object]):
     name = serializers.CharField()
     pool = serializers.CharField(source="pool.name")
     weekdays = serializers.IntegerField()
-    begins = serializers.TimeField(format="%H:%M:%S")
-    ends = serializers.TimeField(format="%H:%M:%S")
+    begins = TimeOfDay(format="%H:%M:%S")
+    ends = TimeOfDay(format="%H:%M:%S")
     timezone = serializers.CharField()
     min_instances = serializers.IntegerField()
     max_instances = serializers.IntegerField(allow_null=True)
