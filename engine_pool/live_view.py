@@ -21,6 +21,7 @@ import redis.asyncio
 from engine_pool import view
 from engine_pool.ledger import Ledger
 from engine_pool.pool_keys import FIRST, PoolKeys
+from engine_pool.store import ASYNC_TIMEOUT_S
 from engine_pool.types import (
     FleetEvent,
     InFlight,
@@ -41,7 +42,6 @@ MOVES_KEPT: Final = 200
 """Moves, the ended ones among them: more than any page lists at once."""
 PING_EVERY_S: Final = 1.0
 """The channel may be silent for good reasons, so the connection is asked whether it lives."""
-PING_TIMEOUT_S: Final = 2.0
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 2.0
 """A store that comes back is noticed within this time; its clients answer 503 meanwhile."""
@@ -169,7 +169,7 @@ class LiveView:
     async def _follow(self) -> None:
         """Returns never; raises what ended the connection."""
         async with self._store.pubsub(ignore_subscribe_messages=True) as channel:
-            async with asyncio.timeout(PING_TIMEOUT_S):
+            async with asyncio.timeout(ASYNC_TIMEOUT_S):
                 await channel.subscribe(self.keys.fleet)
                 await self._read_all()
             self._set_connected(True)
@@ -199,7 +199,7 @@ class LiveView:
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_EVERY_S)
-            async with asyncio.timeout(PING_TIMEOUT_S):
+            async with asyncio.timeout(ASYNC_TIMEOUT_S):
                 await self._store.ping()
 
     async def _read_all(self) -> None:

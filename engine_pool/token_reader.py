@@ -37,6 +37,7 @@ from engine_pool.errors import (
     StreamSuperseded,
 )
 from engine_pool.log_marks import Lost
+from engine_pool.store import ASYNC_TIMEOUT_S
 from engine_pool.stream import FrameSink, Stream, Visit, position
 from engine_pool.token_log import (
     Superseded,
@@ -59,7 +60,6 @@ RECONNECT_EVERY_S: Final = 0.1
 """A local store restarts in less than a second; twice its patience is not needed."""
 LISTEN_TIMEOUT_S: Final = 1.0
 """Silence on the channel after which the connection is tried."""
-PING_TIMEOUT_S: Final = 2.0
 
 _Arrived = tuple[TokenFrame, Visit | None]
 """A frame, and the visit that begins with it."""
@@ -187,7 +187,7 @@ class TokenReader:
 
     async def _follow(self) -> None:
         async with self._store.pubsub(ignore_subscribe_messages=True) as channel:
-            async with asyncio.timeout(PING_TIMEOUT_S):
+            async with asyncio.timeout(ASYNC_TIMEOUT_S):
                 await channel.subscribe(self.channel)
                 incarnation = await view.store_incarnation(self._store)
             if self._incarnation not in (None, incarnation):
@@ -201,7 +201,7 @@ class TokenReader:
                 if message is not None:
                     self._receive(message["data"])
                     continue
-                async with asyncio.timeout(PING_TIMEOUT_S):
+                async with asyncio.timeout(ASYNC_TIMEOUT_S):
                     await self._store.ping()
 
     async def _await_store(self) -> None:
@@ -209,7 +209,7 @@ class TokenReader:
         give_up_s = time.monotonic() + self._store_timeout_s
         while True:
             try:
-                async with asyncio.timeout(PING_TIMEOUT_S):
+                async with asyncio.timeout(ASYNC_TIMEOUT_S):
                     await self._store.ping()
                 return
             except (redis.RedisError, OSError, TimeoutError):
