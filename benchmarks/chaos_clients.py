@@ -1,9 +1,9 @@
 """Clients that do what docs/api.md asks of a good one, whatever happens to the servers.
 
-A stream that breaks, or ends with an error that says so, is resumed after its last event, at the
-next web process. What was refused before it began is sent again after the time that the refusal
-names. An answer that is not streamed is asked for again with its Idempotency-Key. A client whose
-server is silent for longer than its signs of life are apart goes elsewhere.
+A stream that breaks, or ends with an error that says that it is `resumable`, is resumed after its
+last event, at the next web process. What was refused before it began is sent again after the time
+that the refusal names. An answer that is not streamed is asked for again with its Idempotency-Key.
+A client whose server is silent for longer than its signs of life are apart goes elsewhere.
 """
 
 import asyncio
@@ -29,8 +29,6 @@ WAIT_S: Final = 0.5
 """Before another try where no refusal says when."""
 WAIT_MAX_S: Final = 5.0
 CONNECT_S: Final = 5.0
-GOES_ON: Final = frozenset({"server_stopping", "store_unavailable"})
-"""Codes with which a stream ends that can be resumed (docs/api.md)."""
 TRY_AGAIN: Final = frozenset(
     {"server_is_overloaded", "store_unavailable", "database_unavailable", "server_stopping"}
 )
@@ -236,8 +234,8 @@ def _take_event(journey: Journey, event: Mapping[str, Any]) -> None:
 def _failed(journey: Journey, error: Mapping[str, Any]) -> None:
     """Takes an error in mid-stream. Raises: Again when the stream can be resumed."""
     code = error.get("code")
-    if code in GOES_ON or code in TRY_AGAIN:
-        # Over a socket, what was refused before it began comes this way too.
+    # Over a socket, what was refused before it began comes this way too, without that word.
+    if error.get("resumable", code in TRY_AGAIN):
         raise Again(f"stream: {code}")
     _close_with(journey, code, f"an error without a code in mid-stream: {error}")
 

@@ -105,6 +105,15 @@ def test_a_failure_is_the_last_event() -> None:
     assert made.event(DONE) is None
 
 
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_resumed_answer_that_fails_says_so_whatever_its_client_has(after: int) -> None:
+    made = ResponseEvents("r", 1, "m", after)
+    text = made.failed({"code": "instance_lost"})
+    assert text is not None
+    event = json.loads(text)
+    assert (event["type"], event["sequence_number"]) == ("response.failed", after + 1)
+
+
 def test_input_and_instructions_become_messages() -> None:
     body = to_chat_body(
         {"type": "response.create", "input": "hi", "instructions": "be", "max_output_tokens": 4}

@@ -111,6 +111,8 @@ class ResponseEvents:
     def failed(self, error: Mapping[str, Any]) -> str | None:
         """Returns the event that ends an answer that failed."""
         self.has_failed = True
+        # A resumed answer may fail before it comes to what its client has: that is told, too.
+        self._number = max(self._number, self._after + 1)
         return self._numbered("response.failed", response=self._response("failed", error=error))
 
     def cancelled(self) -> str | None:
