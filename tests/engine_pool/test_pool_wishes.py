@@ -77,9 +77,9 @@ class Wishes(Pool):
     def finish(self) -> None:
         """Waits for everything that was sent: each token is in its log once."""
         until(lambda: all(map(self.is_over, self.sent)))
-        for one in self.sent:
-            assert is_whole(self.frames(one)), one
-        self.sent = ()
+        sent, self.sent = self.sent, ()
+        for one in sent:
+            assert is_whole(self.frames(one)), (one, self.frames(one)[-3:])
 
     def submit(self, ids: list[str], name: str, tokens: int) -> list[tuple[str, str]]:
         blob = msgspec.msgpack.encode(
