@@ -123,9 +123,7 @@ class WindowInput(serializers.Serializer[object]):
         help_text="Bits, Monday 1 to Sunday 64: the days on which it begins; left out: all.",
     )  # fmt: skip
     begins = TimeOfDay(format="%H:%M:%S")
-    ends = TimeOfDay(
-        format="%H:%M:%S", help_text="Not after `begins`: on the next day."
-    )
+    ends = TimeOfDay(format="%H:%M:%S", help_text="Not after `begins`: on the next day.")
     timezone = serializers.CharField(
         max_length=64, required=False, help_text="An IANA name; left out: UTC."
     )
