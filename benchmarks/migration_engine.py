@@ -9,7 +9,6 @@ pause, which is stop-and-copy by the same code.
 """
 
 import asyncio
-import functools
 import os
 import sys
 import time
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engine_pool import vllm_adapter
 from engine_pool.config import PoolConfig
 from engine_pool.engine_actor import EngineHost
 from engine_pool.engine_spec import EngineSpec
@@ -34,7 +32,7 @@ from engine_pool.vllm_adapter import VllmEngine
 from migration.ports import Refusal
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    pass
 
 LIVE: Final = "live"
 STOP_AND_COPY: Final = "stop-and-copy"
@@ -274,35 +272,13 @@ async def serve(path: Path, process: EngineProcess) -> None:
         await server.serve_forever()
 
 
-def use_dtype(dtype: str) -> None:
-    """Has vLLM compute in a type of the benchmark's choice: the product takes the model's, and
-    vLLM makes bf16 of fp32 then. Call it before the engine is made."""
-    adapter: Any = vllm_adapter
-    make = adapter._vllm_config
-
-    def make_with_dtype(spec: EngineSpec, *, is_cpu: bool) -> "VllmConfig":
-        from vllm.engine import arg_utils
-
-        arguments: Any = arg_utils
-        known = arguments.EngineArgs
-        arguments.EngineArgs = functools.partial(known, dtype=dtype)
-        try:
-            config: VllmConfig = make(spec, is_cpu=is_cpu)
-            return config
-        finally:
-            arguments.EngineArgs = known
-
-    adapter._vllm_config = make_with_dtype
-
-
 def main() -> None:
     """Arguments: socket path, instance, model folder, GiB of KV cache, dtype; the rest from the
     environment, as for the pool."""
     path, instance, model, kv_cache_gib, dtype = sys.argv[1:6]
     # The variable's least value is larger than a soak wants it.
-    config = replace(PoolConfig.from_env(os.environ), kv_cache_gib=float(kv_cache_gib))
+    config = replace(PoolConfig.from_env(os.environ), kv_cache_gib=float(kv_cache_gib), dtype=dtype)
     spec = EngineSpec(InstanceName(instance), f"{instance}-a", config, model, THREADS, 0)
-    use_dtype(dtype)
     process = EngineProcess(spec)
     process.start()
     asyncio.run(serve(Path(path), process))

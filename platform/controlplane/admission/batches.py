@@ -6,6 +6,7 @@ order in which it came. A pool of connections would let newcomers pass those who
 
 import asyncio
 import hashlib
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,8 @@ import redis
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 64
 """Calls of one round trip: a few ms of the store's time."""
@@ -61,6 +64,7 @@ class BatchedScript:
             async with asyncio.timeout(self._timeout_s):
                 answers = await self._execute([args for args, _ in batch])
         except (redis.RedisError, OSError, TimeoutError) as error:
+            logger.warning("not answered: %s", error or type(error).__name__)
             # Whoever waits behind them would only wait in vain too.
             for _, answer in (*batch, *self._waiting):
                 if not answer.done():
