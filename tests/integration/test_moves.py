@@ -289,6 +289,9 @@ def test_moves_to_an_engine_that_is_killed_cost_their_streams_nothing(
     idle: Installation, operator: Operator
 ) -> None:
     source, victim = "i-01", "i-02"
+    # Of its own the pool would move one of them back.
+    paused = operator.post("/rebalancing/pause", {"minutes": 5, "reason": "a test moves"})
+    assert paused.json()["state"] == "paused"
     status = next(s for s in idle.statuses() if s.instance == victim)
     assert status.pid is not None
     with ThreadPoolExecutor(2) as readers:
@@ -312,6 +315,7 @@ def test_moves_to_an_engine_that_is_killed_cost_their_streams_nothing(
         record = operator.wait_end(move)
         assert (record["state"], record["abort_code"]) == ("aborted", "peer_lost")
     wait_for(lambda: is_back(idle, victim, status.incarnation), "it is back", START_DEADLINE_S)
+    assert operator.post("/rebalancing/resume", {}).status_code < 300
 
 
 def open_long(idle: Installation) -> Any:
