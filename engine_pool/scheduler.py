@@ -70,6 +70,8 @@ class Scheduler:
         self._runs: dict[InstanceName, asyncio.Task[None]] = {}
         self._retiring: dict[InstanceName, InstanceWish] = {}
         """Those that the pool's size leaves out: drained, ended, then forgotten."""
+        self._leaving: set[InstanceName] = set()
+        """Those that are just being forgotten; only then they may come anew."""
         self._told: dict[InstanceName, Told] = {}
         """What each keeper follows."""
         self._rollouts = Rollouts(board, config.pool)
@@ -166,7 +168,7 @@ class Scheduler:
         self._rollout = self._rollouts.look(self._config, self._keepers.values())
         wanted = self._wanted()
         for instance in wanted:
-            if instance not in self._keepers:
+            if instance not in self._keepers and instance not in self._leaving:
                 self._add(tasks, instance, None, None)
         now_unix_s = time.time()
         self._retiring = {
@@ -216,6 +218,7 @@ class Scheduler:
     async def _forget(self, instance: InstanceName) -> None:
         """Takes an instance out of the view that is not wanted any more and has ended."""
         keeper, run = self._keepers.pop(instance), self._runs.pop(instance)
+        self._leaving.add(instance)
         run.cancel()
         await asyncio.wait({run})
         await keeper.stop()
@@ -226,6 +229,7 @@ class Scheduler:
             instance,
         )
         self._board.forget(instance)
+        self._leaving.discard(instance)
         # It may be wanted again meanwhile.
         self._changed.set()
 
