@@ -99,6 +99,8 @@ def test_a_member_sees_the_requests_of_its_tenants_only(
         pytest.param("status=failed", {"status": "failed"}, id="status"),
         pytest.param("slo=ttft", {"is_ttft_met": False}, id="first-token"),
         pytest.param("slo=tpot", {"is_ttft_met": True, "is_tpot_met": False}, id="tokens"),
+        pytest.param("way=moved", {"migrations": 2}, id="moved"),
+        pytest.param("way=replayed", {"replays": 1}, id="replayed"),
         pytest.param("q=my-own-id", {"client_request_id": "my-own-id"}, id="x-request-id"),
         pytest.param("instance=i-07", {"instance": "i-07", "instances": ["i-07"]}, id="instance"),
     ],
@@ -106,8 +108,9 @@ def test_a_member_sees_the_requests_of_its_tenants_only(
 def test_filters_stand_in_the_address(
     query: str, fields: dict[str, object], acme: Tenant, operators_client: Client
 ) -> None:
-    record(acme, is_tpot_met=None)
-    wanted = record(acme, **{"is_tpot_met": None, **fields})
+    plain = {"is_tpot_met": None, "migrations": 0}
+    record(acme, **plain)
+    wanted = record(acme, **{**plain, **fields})
     html = page(operators_client, f"/requests/?{query}")
     assert ids_of(html) == [wanted.request_id]
 

@@ -56,8 +56,12 @@ SLO: Final = (
     Choice("ttft", "Slow first token (TTFT missed)"),
     Choice("tpot", "Slow tokens (TPOT missed)"),
 )
+WAYS: Final = (
+    Choice("moved", "Moved while it ran"),
+    Choice("replayed", "Replayed after a loss"),
+)
 FILTERS: Final = (
-    "state", "tenant", "class", "model", "status", "slo", "since", "instance", "q",
+    "state", "tenant", "class", "model", "status", "slo", "way", "since", "instance", "q",
 )  # fmt: skip
 
 
@@ -130,10 +134,11 @@ def _check(query: Query) -> bool:
     """Says whether live requests can match. Raises: ValidationError naming the field."""
     query.choice("state", _keys(STATES))
     query.choice("slo", _keys(SLO))
+    query.choice("way", _keys(WAYS))
     query.choice("since", _keys(SINCE))
     query.choice("status", RequestStatus.values)
     query.choice("class", [c.value for c in PriorityClass])
-    return query["state"] != ENDED and not (query["status"] or query["slo"])
+    return query["state"] != ENDED and not (query["status"] or query["slo"] or query["way"])
 
 
 def _live(request: PageRequest, query: Query) -> Live:
@@ -189,9 +194,12 @@ def _rows(request: PageRequest, query: Query, tenants: list[Tenant]) -> "QuerySe
         instance=query["instance"],
         since=minus(timezone.now(), since, SPANS),
         missed_only=query["slo"] == "missed",
+        replayed_only=query["way"] == "replayed",
         search=query["q"],
     )
     rows = requests_list(access=request.access, filters=filters)
+    if query["way"] == "moved":
+        rows = rows.filter(migrations__gt=0)
     missed = {"ttft": {"is_ttft_met": False}, "tpot": {"is_tpot_met": False}}
     return rows.filter(**missed.get(query["slo"], {}))
 
@@ -207,6 +215,7 @@ def _choices(query: Query, tenants: list[Tenant]) -> dict[str, Any]:
         "since_choices": SINCE,
         "since": query["since"] or SINCE_DEFAULT,
         "slo_choices": SLO,
+        "ways": WAYS,
         "statuses": RequestStatus.values,
         "classes": [c.value for c in PriorityClass],
         "tenants": tenants,
