@@ -10,7 +10,7 @@ from controlplane.fleet.captions import short_time
 from controlplane.fleet.drain_plan import DrainPlan
 from controlplane.fleet.drain_words import plural
 from controlplane.fleet.models import Wish
-from controlplane.fleet.picture import BAND_STEPS
+from controlplane.fleet.picture import Band
 from controlplane.fleet.wish_rows import wanted_word
 from controlplane.fleet.wish_terms import last_words
 from web.move_units import steps
@@ -75,9 +75,11 @@ def dialog_of(
     row: Wish | None,
     last_of: list[str],
     *,
+    band: Band,
     instances: int | None = None,
 ) -> Dialog:
-    """Describes an action. `instances`: of the node, None for an instance."""
+    """Describes an action. `band`: of the pool's scaling; `instances`: of the node, None for an
+    instance."""
     verb = {
         "cordon": "Cordon", "drain": "Drain", "stop": "Stop", "restart": "Restart",
         "replace": "Replace", "release": release_verb(row),
@@ -94,7 +96,7 @@ def dialog_of(
         what=what,
         verb=f"{verb} {thing}",
         undo=_undo(action),
-        facts=[*_wish_facts(row), *(_facts(action, plan) if action != "release" else [])],
+        facts=[*_wish_facts(row), *(_facts(action, plan, band) if action != "release" else [])],
         has_deadline=action in WITH_DEADLINE,
         last_of=last_of if action != "release" else [],
     )
@@ -168,13 +170,13 @@ def _wish_facts(row: Wish | None) -> list[Fact]:
     return [Fact("Wanted now", f"{wanted_word(row)}, by {row.by} since {at}{why}", "warn")]
 
 
-def _facts(action: str, plan: DrainPlan) -> list[Fact]:
+def _facts(action: str, plan: DrainPlan, band: Band) -> list[Fact]:
     facts: list[Fact] = []
     if action != "cordon":
         facts += [
             Fact("Will move live", _live(plan)),
             Fact("Will move in the queue", _queued(plan)),
-            _room(plan),
+            _room(plan, band),
             Fact("Estimate", _estimate(action, plan)),
         ]
     else:
@@ -198,21 +200,21 @@ def _queued(plan: DrainPlan) -> str:
     return f"{plural(plan.waiting, 'request')}{', nothing to copy' if plan.waiting else ''}"
 
 
-def _room(plan: DrainPlan) -> Fact:
+def _room(plan: DrainPlan, band: Band) -> Fact:
     if not plan.others:
         return Fact("Room elsewhere", "none: no other instance serves", "warn")
     others = f"the {plan.others} others that serve" if plan.others > 1 else "the other that serves"
     goes = "go" if plan.others > 1 else "goes"
     before = "idle" if plan.freeness_now_steps is None else steps(plan.freeness_now_steps)
     after = "idle" if plan.freeness_after_steps is None else steps(plan.freeness_after_steps)
-    low, high = BAND_STEPS
-    band = f"(band {low} to {high})"
+    low, high = band
+    known = f"(band {low:g} to {high:g})"
     is_low = plan.freeness_after_steps is not None and plan.freeness_after_steps < low
     if not plan.has_room:
         needed = "an unknown number of" if plan.kv_tokens is None else f"{plan.kv_tokens:,}"
         said = f"{plan.room_tokens:,} free tokens, {needed} needed: some wait until others end"
         return Fact("Room elsewhere", said, "warn")
-    said = f"yes: {others} {goes} from freeness {before} to about {after} {band}"
+    said = f"yes: {others} {goes} from freeness {before} to about {after} {known}"
     return Fact("Room elsewhere", said, "warn" if is_low else "plain")
 
 

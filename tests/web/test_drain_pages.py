@@ -67,8 +67,13 @@ def wish(instance: str, wanted: str = "drained", **changes: Any) -> WantedInstan
     )
 
 
-def test_the_dialog_tells_the_effect_before(pool: PoolMaker, operators_client: Client) -> None:
-    watch = pool(8)
+def test_the_dialog_tells_the_effect_before(
+    pool: PoolMaker, watch: FakeWatch, operators_client: Client
+) -> None:
+    policy = watch.observer.policy
+    own = replace(policy.scaling, low_steps=32.0, high_steps=480.0)
+    watch.observer.use(desired=8, policy=replace(policy, scaling=own))
+    pool(8)
     for name, report in watch.view.loads.items():
         watch.view.loads[name] = replace(report, at_unix_s=time.time() + FRESH_S)
     load = watch.view.loads[InstanceName("i-02")]
@@ -81,6 +86,7 @@ def test_the_dialog_tells_the_effect_before(pool: PoolMaker, operators_client: C
     )
     assert f"{len(load.running)} requests, {load.used_tokens:,} tokens of KV cache" in text
     assert "yes: the 3 others that serve go from freeness" in text
+    assert "(band 32 to 480)" in text
     assert "old" in text.split("Report")[1].split("If something")[0]
     assert re.search(r'name="minutes" value="10"', html)
     assert re.search(r'value="wait" checked', html)

@@ -1,5 +1,6 @@
 """The dialogs that cordon, drain, stop, restart and release an instance or a node."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,12 +90,20 @@ def _dialog_of(
     names: set[str],
     instances: int | None,
 ) -> Dialog:
-    policy = fleet_watch().observer.policy
+    observer = fleet_watch(_pool_of(now, names)).observer
+    policy = observer.policy
     plan = drain_plan(
         now, names, headroom=policy.dispatch.headroom, at_once=policy.rebalance.moves_per_instance
     )
     last_of = left_without(now, names) if action != "release" else []
-    return dialog_of(action, name, plan, row, last_of, instances=instances)
+    band = observer.look().band
+    return dialog_of(action, name, plan, row, last_of, band=band, instances=instances)
+
+
+def _pool_of(now: FleetNow, names: set[str]) -> str:
+    """Returns whose rules tell most of a drain; a node may have instances of several pools."""
+    counts = Counter(now.statuses[name].pool for name in names if name in now.statuses)
+    return max(sorted(counts), key=counts.__getitem__, default="")
 
 
 def _answer(

@@ -237,8 +237,8 @@ def _beat(probes: Probes, now_unix_s: float) -> Part:
         beat if beat is not None else probes.observed_since_unix_s,
         "Celery's beat gives out no tasks",
         "Serving goes on; scaling, sums of usage and copied events stand still meanwhile.",
-        "Start it: with `make up` it lives in the worker, else it is a process of its own. Run "
-        "exactly one.",
+        "Look at beat's log in var/log. With `make up` it is started again by itself; elsewhere "
+        "start it, and exactly one.",
         "warn",
     )  # fmt: skip
 
