@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client, override_settings
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from controlplane.fleet import observer as observers
 from engine_pool.errors import InstanceLost
@@ -17,6 +18,7 @@ from engine_pool.moves import Moves
 from engine_pool.types import FleetEvent, InstanceLoad, InstanceName, InstanceStatus
 from migration.report import MoveReport
 from tests.web import fake_pool
+from tests.web.browsing import CHROMIUM, DATABASE, Site
 
 MODEL = "tiny"
 
@@ -187,3 +189,39 @@ def plain_static_files() -> Iterator[None]:
     }
     with override_settings(STORAGES=storages):
         yield
+
+
+@pytest.fixture(scope="session")
+def site_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What every site begins with: making it takes longer than most tests."""
+    made = Site(tmp_path_factory.mktemp("site"))
+    made.prepare()
+    return made.folder / DATABASE
+
+
+@pytest.fixture(scope="module")
+def site(site_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("site"))
+    try:
+        made.start(site_database)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    # Not of the session: its event loop would stand in the way of tests that are coroutines.
+    options = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=list(options))
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def eight(site: Site) -> Site:
+    """A pool of eight instances, whatever a test before has done to it."""
+    if site.pool is None or site.pool.poll() is not None:
+        site.report(8)
+    return site

@@ -3,13 +3,12 @@
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.web.test_browser import WAIT_MS, Installation, browser, eight, opened, site
+from tests.web.browsing import WAIT_MS, Site, opened
 
-__all__ = ["browser", "eight", "site"]
 pytestmark = pytest.mark.slow
 
 
-def test_a_live_page_connects_again_without_a_word(eight: Installation, browser: Browser) -> None:
+def test_a_live_page_connects_again_without_a_word(eight: Site, browser: Browser) -> None:
     with opened(eight, browser) as page:
         expect(page.locator("#live .word")).to_have_text("Live", timeout=WAIT_MS)
         page.evaluate(
@@ -28,9 +27,8 @@ def test_a_live_page_connects_again_without_a_word(eight: Installation, browser:
         assert "Connection lost" not in page.evaluate("window.said")
 
 
-def test_an_answer_goes_on_at_the_next_server(eight: Installation, browser: Browser) -> None:
-    with opened(eight, browser) as page:
-        page.goto(f"{eight.url}/playground/")
+def test_an_answer_goes_on_at_the_next_server(eight: Site, browser: Browser) -> None:
+    with opened(eight, browser, path="/playground/") as page:
         page.fill("#prompt", "Hello, replaced one")
         page.keyboard.press("Enter")
         answer = page.locator("article.assistant")

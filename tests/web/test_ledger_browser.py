@@ -1,16 +1,13 @@
 """Requests, SLOs, audit and settings in a real browser: the security policy is kept, filters and
 "older" work without a reload, and everything works without scripts."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.web.test_browser import ROOT, WAIT_MS, Installation, browser, opened, site
+from tests.web.browsing import WAIT_MS, Site, opened
 
-__all__ = ["browser", "site"]
 pytestmark = pytest.mark.slow
 
 ROWS = """
@@ -48,16 +45,15 @@ PAGES = (
 
 
 @pytest.fixture(scope="module")
-def filled(site: Installation) -> Iterator[Installation]:
-    command = (sys.executable, "manage.py", "shell", "-v0", "-c", ROWS)
-    subprocess.run(command, cwd=ROOT, env=site.environ, check=True, timeout=120)
+def filled(site: Site) -> Iterator[Site]:
+    site.shell(ROWS)
     site.report(2)
     yield site
     site.report(8)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_page_breaks_the_policy(filled: Installation, browser: Browser, theme: str) -> None:
+def test_no_page_breaks_the_policy(filled: Site, browser: Browser, theme: str) -> None:
     with opened(filled, browser, theme) as page:
         for path in PAGES:
             page.goto(f"{filled.url}{path}")
@@ -66,11 +62,8 @@ def test_no_page_breaks_the_policy(filled: Installation, browser: Browser, theme
                 expect(page.locator("#chart-budget .trace")).not_to_have_count(0, timeout=WAIT_MS)
 
 
-def test_filters_and_older_rows_come_without_a_reload(
-    filled: Installation, browser: Browser
-) -> None:
-    with opened(filled, browser) as page:
-        page.goto(f"{filled.url}/requests/")
+def test_filters_and_older_rows_come_without_a_reload(filled: Site, browser: Browser) -> None:
+    with opened(filled, browser, path="/requests/") as page:
         page.evaluate("window.stays = true")
         ended = page.locator(".ended-table tbody tr")
         expect(ended).to_have_count(51)
@@ -94,16 +87,15 @@ def test_filters_and_older_rows_come_without_a_reload(
         assert page.evaluate("window.stays")
 
 
-def test_a_request_that_runs_follows_its_reports(filled: Installation, browser: Browser) -> None:
-    with opened(filled, browser) as page:
-        page.goto(f"{filled.url}/requests/?state=running")
+def test_a_request_that_runs_follows_its_reports(filled: Site, browser: Browser) -> None:
+    with opened(filled, browser, path="/requests/?state=running") as page:
         page.click("#now tbody a >> nth=0")
         expect(page.locator("#request h1")).to_contain_text("Running", timeout=WAIT_MS)
         page.click("text=Cancel…")
         expect(page.locator("dialog#action[open] h2")).to_contain_text("Cancel")
 
 
-def test_everything_works_without_scripts(filled: Installation, browser: Browser) -> None:
+def test_everything_works_without_scripts(filled: Site, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{filled.url}/login/")

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.web.test_browser import WAIT_MS, Installation, browser, eight, opened, site
+from tests.web.browsing import WAIT_MS, Site, opened
 from tests.web.test_whatif_browser import Worker
 
-__all__ = ["browser", "eight", "site"]
 pytestmark = pytest.mark.slow
 
 SEED = """
@@ -38,7 +37,7 @@ ScalingDecision.objects.create(
 
 
 @pytest.fixture(scope="module")
-def process(site: Installation) -> Iterator[Worker]:
+def process(site: Site) -> Iterator[Worker]:
     made = Worker(site)
     made.shell(SEED)
     yield made
@@ -47,10 +46,9 @@ def process(site: Installation) -> Iterator[Worker]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_chart_is_drawn_with_band_and_marks(
-    eight: Installation, process: Worker, browser: Browser, theme: str
+    eight: Site, process: Worker, browser: Browser, theme: str
 ) -> None:
-    with opened(eight, browser, theme) as page:
-        page.goto(f"{eight.url}/scaling/")
+    with opened(eight, browser, theme, path="/scaling/") as page:
         expect(page.locator("#chart-scaling .trace")).to_have_count(3, timeout=WAIT_MS)
         expect(page.locator("#chart-scaling")).to_contain_text("Would grow 2 → 3", timeout=WAIT_MS)
         expect(page.locator(".decisions-table tbody tr")).to_have_count(2, timeout=WAIT_MS)
@@ -64,7 +62,7 @@ def test_the_chart_is_drawn_with_band_and_marks(
 
 
 def test_a_decision_comes_by_itself_and_nothing_is_wider_than_a_telephone(
-    eight: Installation, process: Worker, browser: Browser
+    eight: Site, process: Worker, browser: Browser
 ) -> None:
     with opened(eight, browser) as page:
         page.keyboard.press("g")

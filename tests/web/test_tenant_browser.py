@@ -3,15 +3,12 @@ their effect while they are typed; without scripts too.
 """
 
 import re
-import subprocess
-import sys
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.web.test_browser import ROOT, WAIT_MS, Installation, browser, opened, site
+from tests.web.browsing import WAIT_MS, Site, opened
 
-__all__ = ["browser", "site"]
 pytestmark = pytest.mark.slow
 
 MAKE = """
@@ -28,17 +25,15 @@ Membership.objects.create(tenant=acme, user=mia, role=Role.TENANT_ADMIN.value)
 
 
 @pytest.fixture(scope="module")
-def acme(site: Installation) -> Installation:
-    command = (sys.executable, "manage.py", "shell", "-v0", "-c", MAKE)
-    subprocess.run(command, cwd=ROOT, env=site.environ, check=True, timeout=120)
+def acme(site: Site) -> Site:
+    site.shell(MAKE)
     return site
 
 
 def test_a_key_is_made_in_a_dialog_that_stays_until_it_is_saved(
-    acme: Installation, browser: Browser
+    acme: Site, browser: Browser
 ) -> None:
-    with opened(acme, browser) as page:
-        page.goto(f"{acme.url}/tenants/acme/keys/")
+    with opened(acme, browser, path="/tenants/acme/keys/") as page:
         page.get_by_text("New key…").click()
         page.fill("#id_name", "From the browser")
         page.get_by_text("Create the key").click()
@@ -57,11 +52,10 @@ def test_a_key_is_made_in_a_dialog_that_stays_until_it_is_saved(
         assert text not in page.content()
 
 
-def test_what_cannot_be_taken_back_is_not_done_by_enter(
-    acme: Installation, browser: Browser
-) -> None:
-    with opened(acme, browser, "dark", refused="400 (Bad Request)") as page:
-        page.goto(f"{acme.url}/tenants/acme/keys/")
+def test_what_cannot_be_taken_back_is_not_done_by_enter(acme: Site, browser: Browser) -> None:
+    with opened(
+        acme, browser, "dark", refused="400 (Bad Request)", path="/tenants/acme/keys/"
+    ) as page:
         page.get_by_label("Revoke Batch job").click()
         expect(page.get_by_text("Cancel", exact=True)).to_be_focused()
         page.fill("#id_confirm", "Batch")
@@ -75,11 +69,8 @@ def test_what_cannot_be_taken_back_is_not_done_by_enter(
         expect(page.locator("tr[data-ended=yes]")).to_contain_text("Revoked", timeout=WAIT_MS)
 
 
-def test_the_effect_of_limits_is_shown_while_they_are_typed(
-    acme: Installation, browser: Browser
-) -> None:
-    with opened(acme, browser) as page:
-        page.goto(f"{acme.url}/tenants/acme/limits/")
+def test_the_effect_of_limits_is_shown_while_they_are_typed(acme: Site, browser: Browser) -> None:
+    with opened(acme, browser, path="/tenants/acme/limits/") as page:
         page.fill("#id_concurrency", "3")
         page.press("#id_concurrency", "Tab")
         expect(page.locator("#preview")).to_contain_text("What changes", timeout=WAIT_MS)
@@ -93,7 +84,7 @@ def test_the_effect_of_limits_is_shown_while_they_are_typed(
         expect(page.locator("#steps li")).to_have_count(4)
 
 
-def test_a_member_works_without_scripts(acme: Installation, browser: Browser) -> None:
+def test_a_member_works_without_scripts(acme: Site, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)

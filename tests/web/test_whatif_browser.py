@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.web.test_browser import ROOT, WAIT_MS, Installation, browser, eight, opened, site
+from tests.web.browsing import ROOT, WAIT_MS, Site, opened
 
-__all__ = ["browser", "eight", "site"]
 pytestmark = pytest.mark.slow
 
 CHARTS = ("freeness", "first", "requests", "free", "events")
@@ -36,7 +35,7 @@ for line in sys.stdin:
 class Worker:
     """Carries out runs of the site in a process of its own, as Celery's worker would."""
 
-    def __init__(self, site: Installation) -> None:
+    def __init__(self, site: Site) -> None:
         self._process = subprocess.Popen(
             (sys.executable, "-c", _LOOP),
             cwd=ROOT,
@@ -68,21 +67,21 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def process(site: Installation) -> Iterator[Worker]:
+def process(site: Site) -> Iterator[Worker]:
     made = Worker(site)
     yield made
     made.stop()
 
 
 @pytest.fixture
-def worker(eight: Installation, process: Worker) -> Iterator[Worker]:
+def worker(eight: Site, process: Worker) -> Iterator[Worker]:
     yield process
     process.shell(
         "from controlplane.whatif.models import SimulationRun; SimulationRun.objects.all().delete()"
     )
 
 
-def ask(page: Page, site: Installation, **fields: str) -> None:
+def ask(page: Page, site: Site, **fields: str) -> None:
     """Sends the form with some values changed; ends on the run's page."""
     page.goto(f"{site.url}/whatif/")
     for name, value in {"workload.requests": "150", **fields}.items():
@@ -93,7 +92,7 @@ def ask(page: Page, site: Installation, **fields: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_run_goes_from_the_form_to_its_charts_without_a_reload(
-    eight: Installation, worker: Worker, browser: Browser, theme: str
+    eight: Site, worker: Worker, browser: Browser, theme: str
 ) -> None:
     with opened(eight, browser, theme) as page:
         ask(page, eight, **{"pool.instances": "3"})
@@ -110,7 +109,7 @@ def test_a_run_goes_from_the_form_to_its_charts_without_a_reload(
 
 
 def test_the_list_shows_how_far_a_run_is_while_it_runs(
-    eight: Installation, worker: Worker, browser: Browser
+    eight: Site, worker: Worker, browser: Browser
 ) -> None:
     with opened(eight, browser) as page:
         ask(page, eight)
@@ -128,7 +127,7 @@ def test_the_list_shows_how_far_a_run_is_while_it_runs(
 
 
 def test_a_running_run_is_cancelled_by_its_button(
-    eight: Installation, worker: Worker, browser: Browser
+    eight: Site, worker: Worker, browser: Browser
 ) -> None:
     with opened(eight, browser) as page:
         ask(page, eight)
@@ -140,10 +139,9 @@ def test_a_running_run_is_cancelled_by_its_button(
 
 
 def test_a_wrong_value_has_its_reason_under_it_and_the_focus_reaches_it(
-    eight: Installation, worker: Worker, browser: Browser
+    eight: Site, worker: Worker, browser: Browser
 ) -> None:
-    with opened(eight, browser, refused="400 (Bad Request)") as page:
-        page.goto(f"{eight.url}/whatif/")
+    with opened(eight, browser, refused="400 (Bad Request)", path="/whatif/") as page:
         page.fill('[name="pool.instances"]', "four")
         page.fill('[name="workload.rate_per_s"]', "-1")
         page.click("button:has-text('Simulate')")
@@ -159,7 +157,7 @@ def test_a_wrong_value_has_its_reason_under_it_and_the_focus_reaches_it(
 
 
 def test_without_scripts_the_tables_have_the_result(
-    eight: Installation, worker: Worker, browser: Browser
+    eight: Site, worker: Worker, browser: Browser
 ) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -178,9 +176,7 @@ def test_without_scripts_the_tables_have_the_result(
     context.close()
 
 
-def test_nothing_is_wider_than_a_telephone(
-    eight: Installation, worker: Worker, browser: Browser
-) -> None:
+def test_nothing_is_wider_than_a_telephone(eight: Site, worker: Worker, browser: Browser) -> None:
     with opened(eight, browser) as page:
         ask(page, eight)
         worker.run()
