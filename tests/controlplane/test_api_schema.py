@@ -2,6 +2,7 @@
 nothing breaks, and each answer is one that the schema tells of."""
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -120,6 +121,10 @@ CALLERS: Mapping[str, Callable[[TenantWorld], Headers]] = {
     "another tenant's key": lambda alpha: key(tenant_world("bravo").texts["manage"]),
 }
 
+ON_SQLITE = ("anonymous", "platform owner", "key to manage")
+"""One of each kind; the run on PostgreSQL, which refuses more, tries all."""
+TRIED = tuple(CALLERS) if "FERRY_TEST_DATABASE_URL" in os.environ else ON_SQLITE
+
 
 def places(alpha: TenantWorld) -> dict[str, str]:
     """Returns what there is, for the parameters of paths."""
@@ -135,7 +140,7 @@ def places(alpha: TenantWorld) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("caller", TRIED)
 def test_every_answer_is_one_that_the_schema_tells_of(
     caller: str, alpha: TenantWorld, pool: ApiPool
 ) -> None:

@@ -1,5 +1,6 @@
 """A pool process for tests, with real Ray and simulated engines."""
 
+import inspect
 import os
 import signal
 import socket
@@ -89,8 +90,15 @@ class Pool:
 def until(claim: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     give_up_s = time.monotonic() + patience_s
     while not claim():
-        assert time.monotonic() < give_up_s, "it does not happen"
+        assert time.monotonic() < give_up_s, f"it does not happen: {_source_of(claim)}"
         time.sleep(0.05)
+
+
+def _source_of(claim: Callable[[], object]) -> str:
+    try:
+        return inspect.getsource(claim).strip()
+    except (OSError, TypeError):
+        return repr(claim)
 
 
 def is_alive(pid: int) -> bool:
