@@ -73,7 +73,7 @@ def panel_of(drain: InstanceDrain, now_unix_s: float) -> Panel | None:
         verified_unix_s=drain.verified_unix_s,
         why_not_safe="" if kind == "renewed" else drain.why_not_safe,
         obstacle=drain.progress.obstacle if drain.progress and drain.left_total else "",
-        steps=_steps(kind, drain.state),
+        steps=_steps(kind, drain.state, is_safe=drain.is_safe),
         facts=_facts(drain, now_unix_s),
         last_move_unix_s=drain.last_move_unix_s,
         left=left[:LEFT_IN_PANEL],
@@ -115,7 +115,7 @@ def _renews(drain: InstanceDrain) -> bool:
     return drain.is_renewing and drain.wish.wanted in (WantedState.SERVING, WantedState.CORDONED)
 
 
-def _steps(kind: str, state: str) -> tuple[Step, ...]:
+def _steps(kind: str, state: str, *, is_safe: bool) -> tuple[Step, ...]:
     words, states = _STEPS[kind]
     # An instance that has not begun, or is lost, is at none of them.
     here = states.index(state) if state in states else -1
@@ -125,7 +125,9 @@ def _steps(kind: str, state: str) -> tuple[Step, ...]:
     last = len(states) - 1
 
     def at(i: int) -> str:
-        if i < here or (i == here == last) or (state == "drained" and i == here):
+        # "Verified empty" is done when the page says that it is safe, not a moment before.
+        is_reached = is_safe if state == InstanceState.DRAINED.value else i == last
+        if i < here or (i == here and is_reached):
             return "done"
         return "now" if i == here else "ahead"
 

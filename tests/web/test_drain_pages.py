@@ -281,13 +281,23 @@ def test_the_panel_ends_with_the_proof(pool: PoolMaker, operators_client: Client
     no_requests(watch, "i-04")
     verified = progress(0, moving=0, verified_unix_s=time.time(), estimate_s=0.0)
     change(watch, "i-04", state=InstanceState.DRAINED, wanted="drained", drain=verified)
-    text = text_of(page(operators_client, "/instances/i-04/"))
+    html = page(operators_client, "/instances/i-04/")
+    text = text_of(html)
+    assert steps_of(html) == [("done", "Draining"), ("done", "Verified empty")]
     assert re.search(
         r"Safe to stop\. Verified empty at \d\d:\d\d:\d\d ?: 0 requests, 0 blocks, 0 transfers\.",
         text,
     )
+    WantedInstance.objects.update(since=timezone.now())
+    html = page(operators_client, "/instances/i-04/")
+    assert "Not safe to stop yet: the pool process has not confirmed it yet." in text_of(html)
+    assert steps_of(html) == [("done", "Draining"), ("now", "Verified empty")]
     WantedInstance.objects.all().delete()
     assert "Safe to stop" not in text_of(page(operators_client, "/instances/i-04/"))
+
+
+def steps_of(html: str) -> list[tuple[str, str]]:
+    return re.findall(r'<li data-at="(\w+)"[^>]*>([^<]+)</li>', html)
 
 
 def test_an_obstacle_stands_out(pool: PoolMaker, operators_client: Client) -> None:
@@ -307,8 +317,7 @@ def test_a_restart_shows_its_steps(pool: PoolMaker, operators_client: Client) ->
     wish("i-04", "serving", renew_before=timezone.now())
     change(watch, "i-04", drain=progress(15))
     html = page(operators_client, "/instances/i-04/")
-    steps = re.findall(r'<li data-at="(\w+)"[^>]*>([^<]+)</li>', html)
-    assert steps == [
+    assert steps_of(html) == [
         ("now", "Draining"), ("ahead", "Verified empty"), ("ahead", "Stopping"),
         ("ahead", "Starting"), ("ahead", "Serving"),
     ]  # fmt: skip
