@@ -288,7 +288,8 @@ def test_the_panel_ends_with_the_proof(pool: PoolMaker, operators_client: Client
         r"Safe to stop\. Verified empty at \d\d:\d\d:\d\d ?: 0 requests, 0 blocks, 0 transfers\.",
         text,
     )
-    WantedInstance.objects.update(since=timezone.now())
+    # The pool process has not been seen since it was wanted.
+    WantedInstance.objects.update(since=timezone.now() + timedelta(seconds=FRESH_S))
     html = page(operators_client, "/instances/i-04/")
     assert "Not safe to stop yet: the pool process has not confirmed it yet." in text_of(html)
     assert steps_of(html) == [("done", "Draining"), ("now", "Verified empty")]
