@@ -104,6 +104,12 @@ def test_moves_between_the_same_two_are_one_event() -> None:
     assert single.detail.endswith("Its reader waited 30 ms.")
 
 
+def test_a_long_id_does_not_fill_the_list() -> None:
+    move = replace(moves.committed(), request_id="chatcmpl-47b8454c82bd417fa602f62539b1e07c")
+    [event] = move_events([move]).values()
+    assert event.headline == "chatcmpl-47b…1e07c moved from i-02 to i-03"
+
+
 def test_an_aborted_move_is_an_event_of_its_own() -> None:
     event = move_events([moves.aborted()])["move/mig-2"]
     assert event.headline == "Move of req-77ab02 aborted"

@@ -9,7 +9,17 @@ from engine_pool.types import InstanceLoad, InstanceState, InstanceStatus
 
 Tone = Literal["plain", "info", "plan", "warn", "bad"]
 SAFE: Final = "safe to stop"
+ID_MAX_CHARS: Final = 18
+"""Of a request's id within a sentence; the whole one stands where the sentence leads."""
 LEAVING: Final = frozenset({"cordoned", "draining", "drained", "stopping", "stopped"})
+
+
+def short_id(request_id: str) -> str:
+    """Leaves out the middle of a long id."""
+    if len(request_id) <= ID_MAX_CHARS:
+        return request_id
+    head = ID_MAX_CHARS // 2 + 3
+    return f"{request_id[:head]}…{request_id[-(ID_MAX_CHARS - head - 1) :]}"
 
 
 def caption_without_load(status: InstanceStatus) -> tuple[str, Tone]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from controlplane.fleet.captions import Tone
+from controlplane.fleet.captions import Tone, short_id
 from controlplane.fleet.picture import EventRow
 from migration.report import MoveReport, MoveState
 
@@ -168,14 +168,15 @@ def _event(group: Sequence[MoveReport]) -> EventRow:
         if went_on(last):
             noticed = "; its reader saw nothing" if last.paused_ms is None else ""
             detail += f" It went on at {last.source}{noticed}."
-        headline = f"Move of {last.request_id} aborted"
+        headline = f"Move of {short_id(last.request_id)} aborted"
         link = f"/migrations/{last.migration_id}/"
         return EventRow(at_unix_s, "move_aborted", headline, detail, last.source, "info", link)
     waits = [m.downtime_ms for m in group if m.downtime_ms is not None]
     waited = f" Readers waited {max(waits):.0f} ms at most." if waits else ""
     why = last.reason.rstrip(".") or f"Asked for by {last.asked_by}"
     if len(group) == 1:
-        headline = f"{last.request_id} moved from {last.source} to {last.destination}"
+        name = short_id(last.request_id)
+        headline = f"{name} moved from {last.source} to {last.destination}"
         waited = f" Its reader waited {waits[0]:.0f} ms." if waits else ""
         link = f"/migrations/{last.migration_id}/"
     else:
