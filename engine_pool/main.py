@@ -1,6 +1,7 @@
 """`python -m engine_pool.main`: the pool process. Settings come from the environment (config.py).
 
-Exit codes: 0 after SIGTERM or SIGINT, 2 for a setting that cannot work, 1 for anything else.
+Exit codes: 0 after SIGTERM or SIGINT, 2 for a setting that cannot work, 1 for anything else, an
+event loop that stands still among it.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import redis
 from engine_pool.config import PoolConfig
 from engine_pool.errors import ConfigError, EngineFailed
 from engine_pool.launcher import connect_ray
+from engine_pool.loop_guard import guard_loop
 from engine_pool.pool_set import PoolSet
 from engine_pool.pool_spec import WANTED
 from engine_pool.served_model import resolve_model
@@ -57,6 +59,7 @@ def _is_published(config: PoolConfig) -> bool:
 
 async def _serve(pools: PoolSet) -> int:
     serving = asyncio.create_task(pools.run(), name="pools")
+    guard = asyncio.create_task(guard_loop(), name="guard")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, serving.cancel)
@@ -70,6 +73,7 @@ async def _serve(pools: PoolSet) -> int:
         code = 1
     if code == 0:
         await _stop(pools)
+    guard.cancel()
     return code
 
 
@@ -78,6 +82,7 @@ async def _stop(pools: PoolSet) -> None:
         await asyncio.wait_for(pools.stop(), STOP_TIMEOUT_S)
     except TimeoutError:
         log.warning("the engines did not all stop within %.1f s", STOP_TIMEOUT_S)
+        pools.kill_engines()
 
 
 if __name__ == "__main__":

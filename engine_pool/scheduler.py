@@ -144,6 +144,12 @@ class Scheduler:
         await self._board.write()
         await self._board.close()
 
+    def kill_engines(self) -> None:
+        """Ends all engines at once; nobody is told of it."""
+        for keeper in self._keepers.values():
+            if keeper.handle is not None:
+                keeper.handle.kill()
+
     async def dissolve(self) -> None:
         """Ends all engines of a pool that is not wanted any more, and takes it out of the view."""
         await asyncio.gather(*(k.stop() for k in self._keepers.values()))

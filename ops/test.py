@@ -2,7 +2,7 @@
 
     python -m ops.test [PYTEST_ARGUMENT...]
 
-Without arguments every test runs, in LANES (3 unless the environment says otherwise) lanes beside
+Without arguments every test runs, in LANES (2 unless the environment says otherwise) lanes beside
 each other; what uses the database runs a second time, on a real PostgreSQL server. With a path
 or an expression (`tests/web`, `-k moves`) pytest runs once, with just that. Options alone
 (`--durations=20`) go to every run.
@@ -33,8 +33,8 @@ control program is)."""
 DATABASE_VARIABLE = "FERRY_TEST_DATABASE_URL"
 """Of a server on which the tests may make databases; tests/conftest.py reads it."""
 LANES_ALLOWED = ("1", "2", "3")
-LANES_DEFAULT = "3"
-"""Two lanes leave a quarter of two cores idle, since installations wait for processes to die."""
+LANES_DEFAULT = "2"
+"""A third makes use of what two cores have left, and everything slower: for machines with more."""
 RUN_TIMEOUT_S = 3600.0
 """Of one pytest process: three times what all tests take on a slow machine."""
 END_TIMEOUT_S = 10.0

@@ -19,6 +19,7 @@ from tests.controlplane.web_process import (
     Make,
     Web,
     bodies,
+    know_two,
     text_of,
     tokens_of,
 )
@@ -45,13 +46,6 @@ def speak_and_move(
         epoch, instance = (1, "i-01") if i < moves_at else (2, "i-02")
         finish = "length" if i == len(tokens) - 1 else None
         assert producer.write(request_id, i, [token], finish, epoch, instance)
-
-
-def know_two(*webs: Web) -> None:
-    """Lets web processes know another instance, which is not preferred."""
-    for w in webs:
-        w.client.view.apply(status_of("i-02"))
-        w.client.view.apply(load_of("i-02", used=5000))
 
 
 def facts_of(event: str) -> dict[str, Any]:

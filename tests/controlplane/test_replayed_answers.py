@@ -10,10 +10,10 @@ from controlplane.gateway.pool_metrics import pool_collector
 from controlplane.gateway.records import to_row
 from engine_pool.token_log import FENCE_EPOCHS, request_key
 from engine_pool.types import InstanceState
-from tests.controlplane.fakes import Producer, load_of, status_of, until
+from tests.controlplane.fakes import Producer, status_of, until
 from tests.controlplane.test_consumers import Socket
 from tests.controlplane.test_moving_answers import BODY, without_comments
-from tests.controlplane.web_process import MESSAGES, TEXT, Make, Web, text_of, tokens_of
+from tests.controlplane.web_process import MESSAGES, TEXT, Make, Web, know_two, text_of, tokens_of
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -27,13 +27,6 @@ COMMENT = ": request.replayed "
 LOST_AT = 7
 """Tokens after which the tests' engine dies."""
 LOST = status_of("i-01", InstanceState.LOST)
-
-
-def know_two(*webs: Web) -> None:
-    """Lets web processes know another instance, which is not preferred."""
-    for w in webs:
-        w.client.view.apply(status_of("i-02"))
-        w.client.view.apply(load_of("i-02", used=5000))
 
 
 async def lose_and_go_on(w: Web, store: Any, tokens: list[int]) -> None:

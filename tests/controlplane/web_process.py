@@ -103,3 +103,14 @@ def text_of(events: Sequence[str], index: int = 0) -> str:
         if c["index"] == index
     ]
     return "".join(deltas)
+
+
+def know_two(*webs: Web) -> None:
+    """Lets web processes know another instance, which is not preferred.
+
+    The first one reports again: on a busy machine its report may be too old by now.
+    """
+    for w in webs:
+        w.client.view.apply(load_of("i-01", seq=2))
+        w.client.view.apply(status_of("i-02"))
+        w.client.view.apply(load_of("i-02", used=5000))
