@@ -19,6 +19,8 @@ from tests.tiny_model import ROOT, tiny_model
 
 PATIENCE_S = 180.0
 STOP_PATIENCE_S = 60.0
+FAILED = 1
+"""Exit code of a pool process that Ray was too slow for, or whose event loop stood still."""
 
 
 class Pool:
@@ -68,6 +70,9 @@ class Pool:
         )
 
     def statuses(self) -> dict[str, view.InstanceStatus]:
+        if self.process.poll() == FAILED:
+            # As whoever runs it would.
+            self.start()
         blobs = self.redis.hvals(view.STATUSES)
         return {s.instance: s for s in map(view.decode_status, blobs)}
 

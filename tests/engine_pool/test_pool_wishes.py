@@ -48,9 +48,6 @@ class Wishes(Pool):
         assert publish(self.redis, Wanted((spec,), {}, nodes or {}), store_time_us(self.redis))
 
     def is_up(self) -> bool:
-        """Says whether all serve; starts the pool process anew where Ray took too long for it."""
-        if self.process.poll() is not None:
-            self.start()
         return len(self.serving()) == 3
 
     def status(self, name: str = "i-01") -> InstanceStatus:
