@@ -42,7 +42,11 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
         started.start_node(NODE, ADDRESS)
         with Operator(started) as operator:
             operator.change_pool("default", instances=INSTANCES)
-        wait_for(lambda: len(serving(started)) == INSTANCES, "all serve", START_DEADLINE_S)
+            wait_for(lambda: len(serving(started)) == INSTANCES, "all serve", START_DEADLINE_S)
+            # Ray spreads as well as it knows the nodes, and this one has just come.
+            for number in range(INSTANCES, 1, -1):
+                if not on_node(started):
+                    restart(started, operator, f"i-{number:02}")
         yield started
     finally:
         started.stop()
@@ -50,6 +54,19 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
 
 def serving(pool: Installation) -> list[InstanceStatus]:
     return [s for s in pool.statuses() if s.state is InstanceState.SERVING]
+
+
+def restart(pool: Installation, operator: Operator, name: str) -> None:
+    """Has an instance started anew, where Ray thinks best."""
+    before = {status.incarnation for status in serving(pool)}
+    answer = operator.post(f"/instances/{name}/restart", {"reason": "another node"})
+    assert answer.status_code == 202, answer.text
+
+    def is_back() -> bool:
+        now = serving(pool)
+        return len(now) == INSTANCES and {s.incarnation for s in now} != before
+
+    wait_for(is_back, f"{name} serves anew", START_DEADLINE_S)
 
 
 def on_node(pool: Installation) -> dict[str, InstanceStatus]:

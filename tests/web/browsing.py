@@ -2,6 +2,7 @@
 opened. The fixtures stand in conftest.py."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,8 @@ COMMAND_TIMEOUT_S = 120
 WAIT_MS = 60_000
 """For what a page should show: far above what it needs, so that a slow machine fails nothing."""
 DATABASE = "ferry.sqlite3"
+RECONNECTED = re.compile(r"reconnected at token \d+")
+"""After a connection that broke: a browser may lose what it had not given to the page yet."""
 VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>

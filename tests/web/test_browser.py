@@ -13,7 +13,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from engine_pool.types import InstanceName
 from engine_pool.view import Bulletin
 from tests.web import fake_pool, moves
-from tests.web.browsing import ROOT, WAIT_MS, Site, opened
+from tests.web.browsing import RECONNECTED, ROOT, WAIT_MS, Site, opened
 
 pytestmark = pytest.mark.slow
 
@@ -172,7 +172,7 @@ def test_an_answer_goes_on_after_its_connection_broke(eight: Site, browser: Brow
         expect(answer).to_have_attribute("aria-busy", "false", timeout=WAIT_MS)
         words = " ".join(f"word{i}" for i in range(40))
         expect(answer.locator(".text")).to_have_text(words)
-        expect(answer.locator(".facts")).to_contain_text("reconnected at token 15")
+        expect(answer.locator(".facts")).to_contain_text(RECONNECTED)
         expect(answer.locator(".chips")).to_have_text("i-01→ i-02 at token 20, 9 ms")
         expect(answer.locator("button.move")).to_be_hidden()
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.web.browsing import WAIT_MS, Site, opened
+from tests.web.browsing import RECONNECTED, WAIT_MS, Site, opened
 
 pytestmark = pytest.mark.slow
 
@@ -35,5 +35,5 @@ def test_an_answer_goes_on_at_the_next_server(eight: Site, browser: Browser) -> 
         expect(answer).to_have_attribute("aria-busy", "false", timeout=WAIT_MS)
         words = " ".join(f"word{i}" for i in range(40))
         expect(answer.locator(".text")).to_have_text(words)
-        expect(answer.locator(".facts")).to_contain_text("reconnected at token 15")
+        expect(answer.locator(".facts")).to_contain_text(RECONNECTED)
         expect(answer.locator(".alert")).to_have_count(0)
