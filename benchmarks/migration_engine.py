@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,9 +30,6 @@ from engine_pool.token_log import LogTimes, TokenLogWriter
 from engine_pool.types import InstanceName
 from engine_pool.vllm_adapter import VllmEngine
 from migration.ports import Refusal
-
-if TYPE_CHECKING:
-    pass
 
 LIVE: Final = "live"
 STOP_AND_COPY: Final = "stop-and-copy"

@@ -167,6 +167,7 @@ async def test_no_more_than_the_setting_says_are_offered_at_once(
         gate.hold.set()
         await until(lambda: client.replays.waiting == 0)
         assert all(len(ids) <= 2 for _, _, ids in gate.calls)
+        assert {request_id for request_id, _ in sent(gate)[:2]} == {"high", "early"}
         assert {request_id for request_id, _ in sent(gate)} == {name for name, *_ in CROWD}
 
 

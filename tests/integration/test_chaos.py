@@ -8,7 +8,7 @@ import pytest
 
 from tests.tiny_model import ROOT
 
-FAULTS = 5
+FAULTS = 6
 TIMEOUT_S = 1200
 """It takes two to three minutes on two quiet cores; each of its own waits is bounded."""
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)

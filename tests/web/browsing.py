@@ -25,8 +25,9 @@ COMMAND_TIMEOUT_S = 120
 WAIT_MS = 60_000
 """For what a page should show: far above what it needs, so that a slow machine fails nothing."""
 DATABASE = "ferry.sqlite3"
-RECONNECTED = re.compile(r"reconnected at token \d+")
-"""After a connection that broke: a browser may lose what it had not given to the page yet."""
+RECONNECTED = re.compile(r"reconnected at token ([1-9]|1[0-5])(?!\d)")
+"""After a connection that broke behind token 15 (pages_server.py): a browser may lose what it had
+not given to the page yet."""
 VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
@@ -146,7 +147,7 @@ def opened(
     `refused`: status text of an answer that the test asks for, which the browser reports too.
     """
     if site.session is None:
-        site.session = _log_in(site, browser)
+        site.session = _session(site, browser)
     context = browser.new_context(
         viewport={"width": 1440, "height": 1000},
         color_scheme="dark" if theme == "dark" else "light",
@@ -174,15 +175,20 @@ def opened(
     context.close()
 
 
-def _log_in(site: Site, browser: Browser) -> StorageState:
-    """Logs the operator in through the form, once a site; returns the cookies."""
+def log_in(page: Page, username: str = "operator") -> None:
+    """Sends the login form that a page shows; all passwords here are the same."""
+    page.fill("input[name=username]", username)
+    page.fill("input[name=password]", "operator")
+    page.click("button.primary")
+
+
+def _session(site: Site, browser: Browser) -> StorageState:
+    """Logs the operator in, once a site; returns the cookies."""
     context: BrowserContext = browser.new_context()
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     page.goto(f"{site.url}/login/?next=/status/")
-    page.fill("input[name=username]", "operator")
-    page.fill("input[name=password]", "operator")
-    page.click("button.primary")
+    log_in(page)
     page.wait_for_url("**/status/")
     session = context.storage_state()
     context.close()

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.web.browsing import WAIT_MS, Site, opened
+from tests.web.browsing import WAIT_MS, Site, log_in, opened
 
 pytestmark = pytest.mark.slow
 
@@ -89,9 +89,7 @@ def test_a_member_works_without_scripts(acme: Site, browser: Browser) -> None:
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     page.goto(f"{acme.url}/")
-    page.fill("input[name=username]", "mia")
-    page.fill("input[name=password]", "operator")
-    page.click("button.primary")
+    log_in(page, "mia")
     page.wait_for_url("**/tenants/acme/")
     expect(page.locator("#side")).not_to_contain_text("Cluster")
     _make_key(page)

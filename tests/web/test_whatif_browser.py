@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.web.browsing import ROOT, WAIT_MS, Site, opened
+from tests.web.browsing import ROOT, WAIT_MS, Site, log_in, opened
 
 pytestmark = pytest.mark.slow
 
@@ -163,9 +163,7 @@ def test_without_scripts_the_tables_have_the_result(
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
     page.goto(f"{eight.url}/login/?next=/cluster/")
-    page.fill("input[name=username]", "operator")
-    page.fill("input[name=password]", "operator")
-    page.click("button.primary")
+    log_in(page)
     ask(page, eight)
     worker.run()
     page.reload()
