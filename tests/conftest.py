@@ -1,26 +1,12 @@
-"""What every test gets: a settings environment of its own, away from the checkout's var/, and the
-choice of the tests that use the database."""
+"""What every test gets, and the choice of the tests that use the database."""
 
-import atexit
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 
 import pytest
+from django.db import connection
 from django.test import override_settings
 
-# Before Django reads its settings: no test may write into the folder of a real installation.
-VAR_DIR = tempfile.mkdtemp(prefix="ferry-test-")
-atexit.register(shutil.rmtree, VAR_DIR, ignore_errors=True)
-os.environ["FERRY_VAR_DIR"] = VAR_DIR
-
-# What the person's shell says about a running installation is none of the tests' business.
-for name in ("REDIS_URL", "RAY_ADDRESS", "DATABASE_URL"):
-    os.environ.pop(name, None)
-# A server on which tests may make databases of their own (ops/test.py starts one).
-if "FERRY_TEST_DATABASE_URL" in os.environ:
-    os.environ["DATABASE_URL"] = os.environ["FERRY_TEST_DATABASE_URL"]
+from tests.environment import VAR_DIR
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup"}
 
@@ -56,3 +42,14 @@ def quick_passwords() -> Iterator[None]:
     """People's passwords are hashed at once: what makes guessing slow makes tests slow, too."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """Lets the tests' SQLite database be a file, as an installation's is.
+
+    pytest-django asks for it. In memory, two connections lock each other out at once, and for as
+    long as one of them is open.
+    """
+    if connection.vendor == "sqlite":
+        connection.settings_dict["TEST"]["NAME"] = str(VAR_DIR / "test.sqlite3")

@@ -1,12 +1,16 @@
 """Two tenants with everything that can belong to one, and all kinds of callers of `/api/v1`."""
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 from django.contrib.auth.models import Group, User
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
 from django.test import Client
 from django.utils import timezone
 
@@ -108,6 +112,19 @@ def request_record(tenant: Tenant, key: ApiKey, **changes: Any) -> RequestRecord
         "is_ttft_met": False,
     }
     return RequestRecord.objects.create(**{**plain, **changes})
+
+
+@contextmanager
+def connection_kept() -> Iterator[None]:
+    """Lets calls of the WSGI application leave the test's own connection, and its transaction,
+    open; Django's test client does the same for its calls."""
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    try:
+        yield
+    finally:
+        for signal in (request_started, request_finished):
+            signal.connect(close_old_connections)
 
 
 def forget_attempts() -> None:

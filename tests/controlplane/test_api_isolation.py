@@ -24,6 +24,7 @@ from tests.controlplane.api_world import (
     a_pool,
     by_key,
     by_session,
+    connection_kept,
     everybodys_slo,
     forget_attempts,
     request_record,
@@ -74,7 +75,8 @@ def caller(request: pytest.FixtureRequest, alpha: TenantWorld) -> Iterator[Calle
 
 @pytest.fixture
 def schema(db: None) -> BaseSchema:
-    return schema_of_application()[0]
+    with connection_kept():
+        return schema_of_application()[0]
 
 
 def names_of(world: TenantWorld) -> dict[str, str]:

@@ -1,14 +1,12 @@
 """What many callers do at once happens as if they came one after another; on both databases."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connections
 
 from controlplane.api.models import IdempotentCall
 from controlplane.audit.models import AuditEntry
@@ -38,56 +36,23 @@ def alpha() -> Iterator[TenantWorld]:
     forget_attempts()
 
 
-@pytest.fixture
-def shared(alpha: TenantWorld, tmp_path: Path) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """Lets threads work on one database; returns what runs a function on it.
-
-    SQLite's database of tests is in memory, where two connections lock each other out at once, as
-    none in a file does: the threads get a copy in a file.
-    """
-    settings = connection.settings_dict
-    before = settings["NAME"]
-    if connection.vendor == "sqlite":
-        file = tmp_path / "shared.sqlite3"
-        with sqlite3.connect(file) as copy:
-            connection.connection.backup(copy)
-        copy.close()
-        settings["NAME"] = str(file)
-
-    def run(question: Callable[[], Any]) -> Any:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(_closing(question)).result(DEADLINE_S)
-
-    yield run
-    settings["NAME"] = before
-
-
-def _closing(act: Callable[[], Any]) -> Callable[[], Any]:
-    def run() -> Any:
-        try:
-            return act()
-        finally:
-            connections.close_all()
-
-    return run
-
-
 def at_once(count: int, act: Callable[[int], Any]) -> list[Any]:
     """Returns what so many threads got that began together."""
     start = Barrier(count, timeout=DEADLINE_S)
 
     def one(number: int) -> Any:
-        start.wait()
-        return act(number)
+        try:
+            start.wait()
+            return act(number)
+        finally:
+            connections.close_all()
 
     with ThreadPoolExecutor(count) as pool:
-        asked = [pool.submit(_closing(lambda n=n: one(n))) for n in range(count)]
+        asked = [pool.submit(one, number) for number in range(count)]
         return [answer.result(DEADLINE_S) for answer in asked]
 
 
-def test_the_same_idempotency_key_at_once_makes_one_key(
-    alpha: TenantWorld, shared: Callable[[Callable[[], Any]], Any]
-) -> None:
+def test_the_same_idempotency_key_at_once_makes_one_key(alpha: TenantWorld) -> None:
     text = alpha.texts["manage"]
 
     def create(number: int) -> Any:
@@ -103,19 +68,17 @@ def test_the_same_idempotency_key_at_once_makes_one_key(
     assert len([a for a in made if a.json()["key"]]) == 1, "the secret is told once"
     assert {a.json()["error"]["code"] for a in busy} <= {"idempotency_key_in_use"}
     assert all(int(a["Retry-After"]) > 0 for a in busy)
-    again = shared(lambda: create(0))
+    again = create(0)
     assert again.json()["public_id"] == made[0].json()["public_id"]
-    assert shared(lambda: ApiKey.objects.filter(name="racer").count()) == 1
-    assert shared(lambda: AuditEntry.objects.filter(object__startswith="racer").count()) == 1
-    assert shared(lambda: IdempotentCall.objects.get().status) == 201
+    assert ApiKey.objects.filter(name="racer").count() == 1
+    assert AuditEntry.objects.filter(object__startswith="racer").count() == 1
+    assert IdempotentCall.objects.get().status == 201
 
 
-def test_of_changes_with_one_etag_one_wins(
-    alpha: TenantWorld, shared: Callable[[Callable[[], Any]], Any]
-) -> None:
-    operator = shared(lambda: platform_user(Role.OPERATOR))
-    callers = [shared(lambda: by_session("operator", operator)) for _ in range(2)]
-    etag = shared(lambda: callers[0].call("GET", "tenants/alpha"))["ETag"]
+def test_of_changes_with_one_etag_one_wins(alpha: TenantWorld) -> None:
+    operator = platform_user(Role.OPERATOR)
+    callers = [by_session("operator", operator) for _ in range(2)]
+    etag = callers[0].call("GET", "tenants/alpha")["ETag"]
 
     def change(number: int) -> Any:
         body = {"concurrency": number + 1}
@@ -125,15 +88,13 @@ def test_of_changes_with_one_etag_one_wins(
     assert sorted(a.status_code for a in answers) == [200, 412]
     won = next(n for n, a in enumerate(answers) if a.status_code == 200)
     assert answers[1 - won].json()["error"]["code"] == "version_conflict"
-    tenant = shared(lambda: Tenant.objects.get(slug="alpha"))
+    tenant = Tenant.objects.get(slug="alpha")
     assert (tenant.concurrency, tenant.version) == (won + 1, 2)
 
 
-def test_the_same_name_at_once_is_made_once(
-    alpha: TenantWorld, shared: Callable[[Callable[[], Any]], Any]
-) -> None:
-    operator = shared(lambda: platform_user(Role.OPERATOR))
-    callers: list[Caller] = [shared(lambda: by_session("operator", operator)) for _ in range(4)]
+def test_the_same_name_at_once_is_made_once(alpha: TenantWorld) -> None:
+    operator = platform_user(Role.OPERATOR)
+    callers: list[Caller] = [by_session("operator", operator) for _ in range(4)]
 
     def create(number: int) -> Any:
         return callers[number].call("POST", "tenants", {"name": "Twin", "slug": "twin"})
@@ -141,4 +102,4 @@ def test_the_same_name_at_once_is_made_once(
     answers = at_once(len(callers), create)
     assert sorted(a.status_code for a in answers)[0] == 201
     assert {a.status_code for a in answers} <= {201, 400, 409}
-    assert shared(lambda: Tenant.objects.filter(slug="twin").count()) == 1
+    assert Tenant.objects.filter(slug="twin").count() == 1

@@ -31,6 +31,7 @@ from tests.controlplane.api_world import (
     TenantWorld,
     a_pool,
     a_window,
+    connection_kept,
     everybodys_slo,
     forget_attempts,
     platform_user,
@@ -69,7 +70,8 @@ def pool(store_url: str, settings: DjangoSettings) -> Iterator[ApiPool]:
 @pytest.fixture(autouse=True)
 def fresh_attempts() -> Iterator[None]:
     forget_attempts()
-    yield
+    with connection_kept():
+        yield
     forget_attempts()
 
 

@@ -59,7 +59,8 @@ def row_change(
     Raises: ValidationError naming the field; VersionConflict.
     """
     rows = type(row)._default_manager
-    current = rows.select_for_update().filter(pk=row.pk).first()
+    # Only its own row: an ordering may join others, and PostgreSQL locks no row that may be missing.
+    current = rows.select_for_update(of=("self",)).filter(pk=row.pk).first()
     if current is None:
         raise VersionConflict(str(row), 0)
     if version is not None and current.version != version:
