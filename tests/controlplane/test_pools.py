@@ -25,6 +25,7 @@ from engine_pool.pool_spec import PoolSpec, Wanted, publish, store_time_us
 from engine_pool.stream import Stream
 from engine_pool.types import PriorityClass
 from engine_pool.view import Bulletin
+from ops.checks import free_port
 from tests.controlplane.fakes import FakeGate, FakeSink, status_of, until
 
 FIRST = PoolSpec("default", served_model_name="first", instances=2)
@@ -39,9 +40,10 @@ class Front(FakeSink):
         super().__init__()
         self.models = SimpleNamespace(base_model_paths=[SimpleNamespace(name=name)])
         self.llm = self
+        self.is_shut_down = False
 
     def shutdown(self) -> None:
-        """Holds nothing."""
+        self.is_shut_down = True
 
 
 def runtime_of(config: PoolConfig) -> Runtime:
@@ -80,6 +82,25 @@ async def test_a_pool_and_its_alias_are_served_once_they_are_published(
     assert [c.config.pool for c in served_clients()] == ["default", "small"]
     tell(FIRST, PoolSpec("small", served_model_name="small-model", aliases=("best",)))
     await until(lambda: set(pools.models()) == {"first", "small-model", "best"})
+
+
+async def test_a_model_is_offered_once_the_store_answers_and_not_before() -> None:
+    loaded: list[Front] = []
+
+    def load(client: PoolClient) -> Any:
+        loaded.append(Front("first"))
+        return loaded[0]
+
+    nobody = PoolConfig(redis_url=f"redis://127.0.0.1:{free_port()}/0", served_model_name="first")
+    pools = Pools(Runtime(PoolClient(nobody, FakeGate()), load), runtime_of)
+    await pools.start()
+    await until(lambda: pools.not_ready() == "the store does not answer")
+    assert pools.models() == {}
+    with pytest.raises(ApiError, match="the store does not answer") as refused:
+        pools.for_model("first", ANY)
+    assert refused.value.status == 503
+    await pools.stop()
+    assert loaded[0].is_shut_down
 
 
 async def test_a_key_finds_only_the_models_that_it_may_use(

@@ -34,6 +34,8 @@ EXPIRE_EVERY_S: Final = 1.0
 DRAINING: Final = "draining"
 """What readiness says while this process serves only what is here already."""
 _loading: Final = threading.Lock()
+CONNECTED_LOOK_S: Final = 0.05
+"""Between two looks, only at the start, whether the store has answered."""
 LOAD_RETRY_S: Final = 5.0
 """Between two tries to load the front end, e.g. while the model is still being prepared."""
 
@@ -52,7 +54,8 @@ class Runtime:
         self.is_draining = False
         """It serves on, but nothing new should be sent here."""
         self.is_stopping = False
-        self._load_failure = ""
+        self._missing = "the front end is loading"
+        """Why there is no front end yet."""
         self._ended: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._detached: set[asyncio.Task[None]] = set()
@@ -65,6 +68,11 @@ class Runtime:
     def model_name(self) -> str:
         """What clients call the model; empty until the front end is loaded."""
         return "" if self.front is None else self.front.models.base_model_paths[0].name
+
+    @property
+    def _is_connected(self) -> bool:
+        """Says whether both ways to the store are open: to the pool's state, and to its tokens."""
+        return self.client.view.store_connected and self.client.reader.is_connected
 
     async def start(self) -> None:
         """Begins to follow the pool and to load the front end. Safe to call again."""
@@ -105,8 +113,8 @@ class Runtime:
         if self.is_draining or self.is_stopping:
             return DRAINING
         if self.front is None:
-            return self._load_failure or "the front end is loading"
-        if not (view.store_connected and self.client.reader.is_connected):
+            return self._missing
+        if not self._is_connected:
             return "the store does not answer"
         if self.client.ray is not None and not self.client.ray.is_joined:
             return "Ray does not answer"
@@ -119,13 +127,12 @@ class Runtime:
 
     def ready_front(self) -> "FrontEnd":
         """Returns the front end. Raises: ApiError 503 when a request could not be served now."""
-        view = self.client.view
         if self.front is None or self.is_stopping:
             reason = "this server is stopping" if self.is_stopping else self.not_ready()
             raise ApiError(
                 503, f"Not ready: {reason}.", "server_is_overloaded", retry_after_s=STARTING_RETRY_S
             )
-        if not (view.store_connected and self.client.reader.is_connected):
+        if not self._is_connected:
             raise ApiError(
                 503,
                 "The store does not answer, so no request can be taken now.",
@@ -177,18 +184,29 @@ class Runtime:
             return self._load_front(self.client)
 
     async def _load(self) -> None:
+        front = await self._loaded()
+        self.client.sink.sink = front.llm
+        self._missing = "the store does not answer"
+        # Its model is offered from here on: whoever then asks for it must not be sent away.
+        try:
+            while not self._is_connected:  # noqa: ASYNC110 - neither way has an event for it
+                await asyncio.sleep(CONNECTED_LOOK_S)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(front.llm.shutdown)
+            raise
+        self.front = front
+        logger.info("the front end is ready: %s", self.model_name)
+
+    async def _loaded(self) -> "FrontEnd":
+        """Tries until the front end is loaded."""
         while True:
             try:
-                self.front = await asyncio.to_thread(self._load_alone)
+                return await asyncio.to_thread(self._load_alone)
             except Exception as error:
                 known = f": {error}" if isinstance(error, ConfigError) else ""
-                self._load_failure = f"the front end cannot load: {type(error).__name__}{known}"
+                self._missing = f"the front end cannot load: {type(error).__name__}{known}"
                 logger.exception("the front end cannot load; trying again in %s s", LOAD_RETRY_S)
                 await asyncio.sleep(LOAD_RETRY_S)
-                continue
-            self.client.sink.sink = self.front.llm
-            logger.info("the front end is ready: %s", self.model_name)
-            return
 
 
 def _load_front_end(client: PoolClient) -> "FrontEnd":

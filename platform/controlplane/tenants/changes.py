@@ -59,7 +59,7 @@ def row_change(
     Raises: ValidationError naming the field; VersionConflict.
     """
     rows = type(row)._default_manager
-    # Only its own row: an ordering may join others, and PostgreSQL locks no row that may be missing.
+    # Its own row alone: an ordering may join others, and PostgreSQL locks none that may be missing.
     current = rows.select_for_update(of=("self",)).filter(pk=row.pk).first()
     if current is None:
         raise VersionConflict(str(row), 0)
