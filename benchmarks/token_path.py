@@ -144,7 +144,8 @@ async def transport(stand: Stand, streams: int) -> Run:
             for request_id in ids:
                 reader.open(Stream(request_id, unread=lambda: 0))
             await stand.gate.submit("", msgspec.msgpack.encode(requests))
-            await asyncio.wait_for(sink.done.wait(), REQUEST_TIMEOUT_S)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await sink.done.wait()
         join(run, sink.arrived_s, await stand.gate.produced_s())
         return run
     finally:

@@ -95,7 +95,8 @@ class Board:
         while True:
             await self.write()
             try:
-                await asyncio.wait_for(self._wake.wait(), CHECK_INTERVAL_S)
+                async with asyncio.timeout(CHECK_INTERVAL_S):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
             if self._away_since_s is not None:

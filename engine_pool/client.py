@@ -24,6 +24,7 @@ from engine_pool.ray_gate import RayGate
 from engine_pool.replays import Replays
 from engine_pool.store import connect_async
 from engine_pool.stream import FrameSink, Visit
+from engine_pool.task_end import end_tasks
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogReader
 from engine_pool.token_reader import TokenReader
 
@@ -31,10 +32,6 @@ logger = logging.getLogger(__name__)
 
 RESTART_AFTER_S = 1.0
 """Before a task that broke is started anew: not so soon that it fills the log."""
-
-STOP_TRIES = 4
-STOP_TRY_S = 0.5
-"""A task that is cancelled ends within milliseconds."""
 
 
 class PoolGate(EngineGate, MoveGate, Protocol):
@@ -117,7 +114,7 @@ class PoolClient:
     async def stop(self) -> None:
         """Ends what `start` began and closes the connections; open streams get an error."""
         await self.dispatcher.close()
-        await _end(self._tasks)
+        await end_tasks(self._tasks)
         self._tasks = []
         await self.store.aclose()
 
@@ -144,21 +141,6 @@ def serve_clients(clients: Sequence[PoolClient]) -> None:
 def served_clients() -> list[PoolClient]:
     """Returns the clients of all pools that this process serves; none before it has begun to."""
     return list(_served)
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancels tasks until they have ended; gives up on one that does not end."""
-    pending = set(tasks)
-    for _ in range(STOP_TRIES):
-        if not pending:
-            return
-        for task in pending:
-            # More than once: Python 3.11's wait_for, which the store's client uses, swallows a
-            # cancellation that comes when its work is done.
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=STOP_TRY_S)
-    if pending:
-        logger.error("did not end: %s", ", ".join(task.get_name() for task in pending))
 
 
 async def _keep(name: str, run: "functools.partial[Coroutine[Any, Any, None]] | Any") -> None:

@@ -192,8 +192,8 @@ class EngineActor:
             return desk.code, desk.why
         try:
             invitation = await self._invitation(str(wish["destination_actor"]))
-            answer = asyncio.wrap_future(desk.migrate(wish, invitation))
-            refusal = await asyncio.wait_for(answer, ASK_TIMEOUT_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                refusal = await asyncio.wrap_future(desk.migrate(wish, invitation))
         except (EngineFailed, TimeoutError) as error:
             return "peer_lost", str(error) or "no answer in time"
         return None if refusal is None else (refusal.code, refusal.why)
@@ -209,7 +209,8 @@ class EngineActor:
             # The name ends with the incarnation, by which a move to it has its link already.
             incarnation = destination_actor.rpartition(":")[2]
             answer = self._desk().measure(incarnation, invitation, size_bytes)
-            way = await asyncio.wait_for(asyncio.wrap_future(answer), ASK_TIMEOUT_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                way = await asyncio.wrap_future(answer)
         except (EngineFailed, TransferFailed, OSError, TimeoutError) as error:
             return {"error": str(error) or "no answer in time"}
         return asdict(way)
@@ -222,8 +223,8 @@ class EngineActor:
     async def close_door(self, why: str) -> None:
         """Takes neither new requests nor moves from now on ("cordoned" or "draining")."""
         if isinstance(self._host.desk, MoveDesk):
-            shut = asyncio.wrap_future(self._host.desk.agent.shut(why))
-            await asyncio.wait_for(shut, ASK_TIMEOUT_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await asyncio.wrap_future(self._host.desk.agent.shut(why))
         self._door.close(why)
 
     async def open_door(self) -> None:
@@ -231,8 +232,8 @@ class EngineActor:
         if sigterm.asked_unix_s() is not None:
             return
         if isinstance(self._host.desk, MoveDesk):
-            shut = asyncio.wrap_future(self._host.desk.agent.shut(""))
-            await asyncio.wait_for(shut, ASK_TIMEOUT_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await asyncio.wrap_future(self._host.desk.agent.shut(""))
         self._door.open()
 
     async def fail_left(self, code: str, why: str) -> None:
@@ -244,7 +245,8 @@ class EngineActor:
         """Treats priority classes so from the next step on."""
         if isinstance(self._host.loop.engine, ClassedEngine):
             answer = self._host.loop.between_steps(lambda engine: _use_classes(engine, classes))
-            await asyncio.wait_for(asyncio.wrap_future(answer), ASK_TIMEOUT_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await asyncio.wrap_future(answer)
 
     async def submit_probe(self, request_id: str, prompt_tokens: int, max_tokens: int) -> Refused:
         """Runs a request of the pool's own here. Raises: EngineFailed when requests cannot move."""
@@ -262,8 +264,8 @@ class EngineActor:
         if actor not in self._invitations:
             try:
                 handle = await asyncio.to_thread(ray.get_actor, actor, namespace=RAY_NAMESPACE)
-                asked = asyncio.wait_for(handle.invite.remote(), ASK_TIMEOUT_S)
-                self._invitations[actor] = await asked
+                async with asyncio.timeout(ASK_TIMEOUT_S):
+                    self._invitations[actor] = await handle.invite.remote()
             except (ValueError, ray.exceptions.RayError) as error:
                 raise EngineFailed(f"{actor} cannot be asked: {type(error).__name__}") from error
         return self._invitations[actor]

@@ -27,6 +27,7 @@ from engine_pool.errors import NoInstance, PoolError, PoolStarting, StoreUnavail
 from engine_pool.live_view import LiveView
 from engine_pool.policy.reports import why_nobody
 from engine_pool.pool_keys import demand_key
+from engine_pool.task_end import end_tasks
 from engine_pool.types import InstanceLoad, InstanceStatus, PriorityClass
 
 TELL_EVERY_S: Final = 1.0
@@ -122,8 +123,7 @@ class Holding:
     async def close(self) -> None:
         """Ends what `place` began."""
         if self._teller is not None:
-            self._teller.cancel()
-            await asyncio.gather(self._teller, return_exceptions=True)
+            await end_tasks([self._teller])
 
     async def _wait(self, priority_class: PriorityClass, deadline_s: float) -> None:
         if len(self._waiters) >= self._hold_max:

@@ -168,7 +168,8 @@ class InstanceKeeper:
     async def _wait(self, longest_s: float | None) -> None:
         """Waits until something is wanted anew, or so long."""
         try:
-            await asyncio.wait_for(self._woken.wait(), longest_s)
+            async with asyncio.timeout(longest_s):
+                await self._woken.wait()
         except TimeoutError:
             return
         self._woken.clear()

@@ -58,8 +58,8 @@ class RayEngine:
 
     async def _call(self, method: str, timeout_s: float) -> Pong:
         try:
-            ref = getattr(self._handle, method).remote()
-            return Pong(**await asyncio.wait_for(ref, timeout_s))
+            async with asyncio.timeout(timeout_s):
+                return Pong(**await getattr(self._handle, method).remote())
         except TimeoutError:
             raise EngineFailed(f"no answer to {method} for {timeout_s:.0f} s") from None
         except ray.exceptions.RayError as error:
@@ -111,8 +111,8 @@ class RayEngine:
 
     async def _ask(self, method: str, *args: object) -> Any:
         try:
-            answer = getattr(self._handle, method).remote(*args)
-            return await asyncio.wait_for(answer, ASK_TIMEOUT_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                return await getattr(self._handle, method).remote(*args)
         except TimeoutError:
             raise EngineFailed(f"no answer to {method} for {ASK_TIMEOUT_S:.0f} s") from None
         except ray.exceptions.RayError as error:
@@ -121,7 +121,8 @@ class RayEngine:
     async def stop(self, timeout_s: float) -> None:
         """Ends its streams with a typed error, then the process, at the latest after the time."""
         try:
-            await asyncio.wait_for(self._handle.stop.remote(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._handle.stop.remote()
         except (TimeoutError, ray.exceptions.RayError) as error:
             log.info("%s is killed without a farewell: %s", self.actor, type(error).__name__)
         self.kill()

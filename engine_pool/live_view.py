@@ -178,6 +178,9 @@ class LiveView:
                     tasks.create_task(self._listen(channel))
                     tasks.create_task(self._ping())
             except BaseExceptionGroup as group:
+                # One of them failed as this was cancelled: the group tells of the failure alone.
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise asyncio.CancelledError from None
                 # Either task's failure means the same; the caller wants to match on plain types.
                 raise group.exceptions[0] from None
 

@@ -79,7 +79,8 @@ async def _serve(pools: PoolSet) -> int:
 
 async def _stop(pools: PoolSet) -> None:
     try:
-        await asyncio.wait_for(pools.stop(), STOP_TIMEOUT_S)
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await pools.stop()
     except TimeoutError:
         log.warning("the engines did not all stop within %.1f s", STOP_TIMEOUT_S)
         pools.kill_engines()

@@ -31,6 +31,7 @@ from engine_pool.pool_spec import (
 from engine_pool.scheduler import Scheduler
 from engine_pool.served_model import ServedModel, longest_context_tokens, resolve_model, sample_text
 from engine_pool.store import connect, connect_async
+from engine_pool.task_end import end_tasks
 from engine_pool.types import EngineKind
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,7 @@ class RunningPool:
     async def end(self, *, is_unwanted: bool) -> None:
         """Ends its engines; an unwanted one leaves the view."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await end_tasks([self._task])
         if self.scheduler is not None:
             await (self.scheduler.dissolve() if is_unwanted else self.scheduler.stop())
 

@@ -32,8 +32,8 @@ class Question:
                 ).start()
         try:
             # Shielded: others may wait for the same answer.
-            waiting = asyncio.shield(asyncio.wrap_future(pending))
-            return await asyncio.wait_for(waiting, self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.shield(asyncio.wrap_future(pending))
         except TimeoutError:
             return False
 

@@ -31,6 +31,7 @@ from engine_pool.rebalancing_part import run_rebalancer
 from engine_pool.rollouts import Rollouts
 from engine_pool.sampler import Sampler
 from engine_pool.served_model import ServedModel
+from engine_pool.task_end import end_tasks
 from engine_pool.types import EngineKind, InstanceName, InstanceState, InstanceStatus
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ class Scheduler:
             while True:
                 self._bring_to(tasks)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
+                    async with asyncio.timeout(LOOK_EVERY_S):
+                        await self._changed.wait()
                 self._changed.clear()
 
     @property
@@ -225,8 +227,7 @@ class Scheduler:
         """Takes an instance out of the view that is not wanted any more and has ended."""
         keeper, run = self._keepers.pop(instance), self._runs.pop(instance)
         self._leaving.add(instance)
-        run.cancel()
-        await asyncio.wait({run})
+        await end_tasks([run])
         await keeper.stop()
         self._board.put_event(
             "instance_retired",

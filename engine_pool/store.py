@@ -1,6 +1,9 @@
 """Connections to the store. Whoever uses one decides about retries, so the client itself makes
 none."""
 
+import asyncio
+from collections.abc import Iterable
+
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -23,6 +26,62 @@ NO_NOTICES = MaintNotificationsConfig(enabled=False)
 """With these notices of managed stores on, as by default, the client gives out idle connections
 without a look whether they have been closed: after a restart of the store each of them would cost
 a request."""
+
+
+class _Cancellable(redis.asyncio.connection.AbstractConnection):
+    """A connection whose user can always be cancelled.
+
+    redis.asyncio's own sends with asyncio.wait_for, which in Python 3.11 returns as if nothing had
+    happened when it is cancelled just after the sending has ended: whoever waits for the end of a
+    loop that asks the store would wait for ever.
+    """
+
+    async def send_packed_command(
+        self, command: bytes | str | Iterable[bytes], check_health: bool = True
+    ) -> None:
+        """Sends within `socket_timeout` seconds, as AbstractConnection.send_packed_command does.
+
+        Raises: redis.TimeoutError; redis.ConnectionError. The connection is closed with either.
+        """
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        if check_health:
+            await self.check_health()
+        if isinstance(command, str):
+            command = command.encode()
+        parts = [command] if isinstance(command, bytes) else command
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                await self._send_packed_command(parts)
+        except TimeoutError:
+            await self.disconnect(nowait=True)
+            raise redis.TimeoutError("Timeout writing to socket") from None
+        except OSError as error:
+            await self.disconnect(nowait=True)
+            raise redis.ConnectionError(f"Error while writing to socket: {error}") from error
+        except BaseException:
+            # Half a command may be on its way: nothing can follow it.
+            await self.disconnect(nowait=True)
+            raise
+
+
+class _Plain(_Cancellable, redis.asyncio.Connection):
+    """To a host and port."""
+
+
+class _Tls(_Cancellable, redis.asyncio.SSLConnection):
+    """To a host and port, with TLS."""
+
+
+class _Local(_Cancellable, redis.asyncio.UnixDomainSocketConnection):
+    """To a socket in the file system."""
+
+
+_CANCELLABLE = {
+    redis.asyncio.Connection: _Plain,
+    redis.asyncio.SSLConnection: _Tls,
+    redis.asyncio.UnixDomainSocketConnection: _Local,
+}
 
 
 def connect(url: str) -> "redis.Redis[bytes]":
@@ -55,4 +114,5 @@ def connect_async(url: str) -> "redis.asyncio.Redis[bytes]":
         retry_on_timeout=False,
         maint_notifications_config=NO_NOTICES,
     )
+    pool.connection_class = _CANCELLABLE[pool.connection_class]
     return redis.asyncio.Redis.from_pool(pool)

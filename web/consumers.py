@@ -5,7 +5,6 @@ it last got and now. Sending waits for the client, so a slow one costs one messa
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import time
@@ -26,6 +25,7 @@ from controlplane.fleet.observer import LOOK_EVERY_S, Observer
 from controlplane.fleet.permissions import is_viewer
 from controlplane.fleet.watch import fleet_watch
 from controlplane.leaving import leaving
+from engine_pool.task_end import end_tasks
 from web import messages
 from web.live import delta_of, known_topics, snapshot_of, table_of
 
@@ -80,9 +80,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         leaving.sockets.discard(self)
         if self._task:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks([self._task])
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self._observer is None:

@@ -45,7 +45,8 @@ async def run_lifespan(receive: Receive, send: Send, pools: Pools) -> None:
 async def _publish() -> None:
     """Says which pools are wanted before they are looked for; the worker does so again."""
     try:
-        await asyncio.wait_for(asyncio.to_thread(pools_publish_soon), PUBLISH_TIMEOUT_S)
+        async with asyncio.timeout(PUBLISH_TIMEOUT_S):
+            await asyncio.to_thread(pools_publish_soon)
     except TimeoutError:
         logger.warning("the database or the store is slow; the pools are told of later")
 

@@ -134,10 +134,10 @@ class Scene:
         before = len(self.mover.asked)
 
         async def once() -> None:
-            async with asyncio.TaskGroup() as starts:
+            async with asyncio.timeout(60), asyncio.TaskGroup() as starts:
                 await self.rebalancer.turn(starts)
 
-        asyncio.run(asyncio.wait_for(once(), 60))
+        asyncio.run(once())
         return self.mover.asked[before:]
 
     @property

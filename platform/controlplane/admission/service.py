@@ -33,6 +33,7 @@ from controlplane.admission.verdict import (
 )
 from controlplane.tenants.selectors import Limits
 from engine_pool.errors import PoolError
+from engine_pool.task_end import end_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +87,7 @@ class Admission:
 
     async def stop(self) -> None:
         """Ends the tasks, passes on what waits, closes the connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         self._tasks = []
         while self._waiting and await self._flush(()):
             pass

@@ -24,6 +24,7 @@ from engine_pool.client import PoolClient, pool_client, served_clients
 from engine_pool.questions import Question
 from engine_pool.rebalancing_facts import RebalancingFacts, read_facts
 from engine_pool.served_model import DEFAULT_MODEL
+from engine_pool.task_end import end_tasks
 from engine_pool.types import FleetSample
 
 logger = logging.getLogger(__name__)
@@ -76,8 +77,7 @@ class Watch:
 
     async def stop(self) -> None:
         """Ends both loops."""
-        self.end()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         self._tasks = []
 
     async def history(self, since_unix_s: float) -> list[FleetSample]:

@@ -6,7 +6,6 @@ headers.
 """
 
 import asyncio
-import contextlib
 import math
 import re
 import time
@@ -18,6 +17,7 @@ from typing import Any, Final
 from controlplane.gateway.errors import ApiError, error_json
 from controlplane.gateway.sse import PING
 from controlplane.tenants.selectors import KeyPolicy
+from engine_pool.task_end import end_tasks
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -178,9 +178,7 @@ async def _send_events(send: Send, events: AsyncIterator[str]) -> None:
             await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
             sent_s = time.monotonic()
     finally:
-        pinger.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await pinger
+        await end_tasks([pinger])
     await send({"type": "http.response.body", "body": b""})
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import redis
 
 from controlplane.gateway.errors import STARTING_RETRY_S, ApiError
+from engine_pool.task_end import end_tasks
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -148,8 +149,7 @@ async def _claimed(store: "Redis[bytes]", once: Once, owner: str) -> AsyncIterat
     try:
         yield
     finally:
-        keeper.cancel()
-        await asyncio.wait({keeper})
+        await end_tasks([keeper])
 
 
 async def _asked(

@@ -29,6 +29,7 @@ from engine_pool.pool_spec import (
     read_wanted,
 )
 from engine_pool.store import connect_async
+from engine_pool.task_end import end_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -162,9 +163,7 @@ class Pools:
     async def stop(self) -> None:
         """Ends what `start` began."""
         self._is_stopping = True
-        for task in (*self._tasks, *self._leaving):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._leaving, return_exceptions=True)
+        await end_tasks([*self._tasks, *self._leaving])
         for runtime in self.all():
             await runtime.stop()
         await self._store.aclose()

@@ -21,6 +21,7 @@ from controlplane.gateway.records import RecordWriter
 from engine_pool.client import PoolClient
 from engine_pool.errors import ConfigError, ServerStopping
 from engine_pool.served_model import resolve_model
+from engine_pool.task_end import end_tasks
 from engine_pool.token_log import request_key
 from engine_pool.types import EngineKind, InstanceState
 
@@ -98,9 +99,7 @@ class Runtime:
     async def stop(self) -> None:
         """Ends what `start` began; writes the records that wait."""
         self.is_stopping = True
-        for task in (*self._tasks, *self._detached):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._detached, return_exceptions=True)
+        await end_tasks([*self._tasks, *self._detached])
         self._tasks = []
         pool_collector.forget(self)
         await self.client.stop()

@@ -97,7 +97,8 @@ class KeyCache:
             # The last query failed: nobody waits for the next one.
             return entry
         try:
-            return await asyncio.wait_for(asyncio.shield(pending), QUERY_TIMEOUT_S)
+            async with asyncio.timeout(QUERY_TIMEOUT_S):
+                return await asyncio.shield(pending)
         except (DatabaseError, TimeoutError) as error:
             if entry is None or now_s - entry.read_s > STALE_MAX_S:
                 raise DatabaseAway from error

@@ -176,7 +176,8 @@ async def _whole_response(socket: Any) -> str:
     deltas = 0
     last_number = -1
     while True:
-        event = json.loads(await asyncio.wait_for(socket.recv(), HTTP_TIMEOUT_S))
+        async with asyncio.timeout(HTTP_TIMEOUT_S):
+            event = json.loads(await socket.recv())
         if event["type"] in ("error", "response.failed"):
             error = event.get("error") or event["response"].get("error") or {}
             raise Problem(f"the answer failed: {error.get('message', 'no reason given')}", _SEE_WEB)
