@@ -295,7 +295,9 @@ class InstanceKeeper:
         turns = asyncio.ensure_future(self._turns(handle))
         try:
             await asyncio.wait((end, turns), return_when=asyncio.FIRST_COMPLETED)
-            if self.status.state is InstanceState.STOPPING:
+            # The end of a process that was stopped is seen before, after or at once with the answer
+            # to its stop: what was wanted is no failure.
+            if self.status.state in (InstanceState.STOPPING, InstanceState.STOPPED):
                 return await turns
             return end.result() if end.done() else turns.result()
         finally:

@@ -67,5 +67,9 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     one = Scene()
     task = asyncio.create_task(one.keeper.run())
     yield one
+    if task.done():
+        # It looks after an instance for ever.
+        task.result()
     task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.wait({task}, timeout=10)
+    assert task.cancelled()

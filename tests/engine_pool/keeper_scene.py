@@ -36,6 +36,8 @@ class FakeHandle:
         self.is_jammed = False
         """Its door does not close."""
         self.pings = 0
+        self.turns_to_stop = 0
+        """Of the event loop: how much sooner its end is seen than the answer to its stop."""
         self.doors: list[str] = []
         self.left_failed: list[str] = []
 
@@ -65,6 +67,10 @@ class FakeHandle:
 
     async def stop(self, timeout_s: float) -> None:
         self.is_stopped = True
+        if not self.ended.done():
+            self.ended.set_result("its process ended")
+        for _ in range(self.turns_to_stop):
+            await asyncio.sleep(0)
 
     def kill(self) -> None:
         self.is_killed = True

@@ -81,6 +81,21 @@ async def test_a_stop_drains_first_and_holds_until_it_is_taken_back(scene):
     assert scene.status.drain is None
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_an_end_that_was_wanted_is_none_however_soon_it_is_seen(scene, turns):
+    handle = await scene.serve()
+    handle.turns_to_stop = turns
+    scene.want(STOP)
+    await scene.until(lambda: scene.status.state is S.DRAINING)
+    await settle(scene, handle)
+    await scene.until(lambda: scene.status.state is S.STOPPED)
+    scene.want()
+    await scene.until(lambda: len(scene.launcher.handles) == 2)
+    await scene.serve()
+    assert (scene.status.restarts, scene.status.failures) == (0, 0)
+    assert "instance_lost" not in scene.board.events
+
+
 async def test_a_node_concerns_an_instance_that_comes_to_it_later(scene):
     await scene.until(lambda: scene.launcher.handles)
     scene.want(node=DRAIN)
