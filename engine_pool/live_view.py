@@ -22,6 +22,7 @@ from engine_pool import view
 from engine_pool.ledger import Ledger
 from engine_pool.pool_keys import FIRST, PoolKeys
 from engine_pool.store import ASYNC_TIMEOUT_S
+from engine_pool.task_end import end_tasks
 from engine_pool.types import (
     FleetEvent,
     InFlight,
@@ -173,16 +174,13 @@ class LiveView:
                 await channel.subscribe(self.keys.fleet)
                 await self._read_all()
             self._set_connected(True)
+            # No TaskGroup: one whose task fails as it is cancelled itself forgets the cancellation.
+            both = [asyncio.create_task(self._listen(channel)), asyncio.create_task(self._ping())]
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._listen(channel))
-                    tasks.create_task(self._ping())
-            except BaseExceptionGroup as group:
-                # One of them failed as this was cancelled: the group tells of the failure alone.
-                if (task := asyncio.current_task()) is not None and task.cancelling():
-                    raise asyncio.CancelledError from None
-                # Either task's failure means the same; the caller wants to match on plain types.
-                raise group.exceptions[0] from None
+                ended, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end_tasks(both)
+            ended.pop().result()
 
     async def _listen(self, channel: "redis.asyncio.client.PubSub") -> None:
         while True:

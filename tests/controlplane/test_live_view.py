@@ -12,10 +12,14 @@ from engine_pool import view
 from engine_pool.ledger import LEDGER_LIFE_S
 from engine_pool.live_view import LiveView
 from engine_pool.store import connect_async
+from engine_pool.task_end import end_tasks
 from engine_pool.types import FleetEvent, InFlight, InstanceName, PriorityClass, RequestId
 from engine_pool.view import Bulletin
 from tests.controlplane.fakes import load_of, status_of, until
 from tests.controlplane.moving_pool import committed
+
+TURNS = 30
+"""Of the event loop: a broken connection is seen within about five."""
 
 pytestmark = pytest.mark.asyncio
 
@@ -100,6 +104,27 @@ async def test_instances_that_went_while_it_was_away_are_gone(
         store.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         await until(lambda: "i-01" not in live.statuses)
         assert "i-01" in told
+
+
+async def test_it_ends_though_its_connections_break_at_that_moment(
+    store_url: str, store: "redis.Redis[bytes]"
+) -> None:
+    client = connect_async(store_url)
+    for turns in range(TURNS):
+        live = LiveView(client)
+        task = asyncio.create_task(live.run())
+        await until(lambda live=live: live.store_connected)
+        store.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        store.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await end_tasks([task])
+        has_ended = task.done()
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert has_ended, f"goes on after {turns} turns"
+    await client.aclose()
 
 
 async def test_garbage_on_the_channel_is_ignored(
