@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 
-from engine_pool.policy.rebalancing import Round
+from engine_pool.policy.rebalancing import NO_PLACE, Round
 from engine_pool.rebalancing_transit import Transit
 from engine_pool.types import InstanceLoad, InstanceName
 
@@ -46,11 +46,15 @@ class Obstacles:
     def _why(self, instance: InstanceName, load: InstanceLoad | None, plan: Round[Any]) -> str:
         if load is None:
             return "no report from it"
+        idle = [i.why for i in plan.idle if i.source == instance]
+        if NO_PLACE in idle:
+            # It is so now; refusals are of earlier.
+            return NO_PLACE
         requests = [*load.running, *load.waiting]
         refused = [self._refused[r.request_id] for r in requests if r.request_id in self._refused]
         if refused:
             return f"{len(refused)} of {len(requests)} requests could not move: {refused[-1]}"
-        return next((i.why for i in plan.idle if i.source == instance), "")
+        return next(iter(idle), "")
 
     def _tell(self, found: dict[InstanceName, str]) -> None:
         self._told.clear()

@@ -26,6 +26,9 @@ from engine_pool.policy.shifted import sums_with, sums_without
 from engine_pool.policy.standing import Standing
 from engine_pool.types import InstanceName
 
+NO_PLACE = "no other instance is open and has a place free"
+"""Why a draining instance keeps what it has."""
+
 R = TypeVar("R", bound=Movable)
 Ends = tuple[InstanceName, InstanceName]
 """Source and destination."""
@@ -156,7 +159,7 @@ class _Plan(Generic[R]):
             if busy is not None:
                 self._rest(source, busy, f"{self._going_on[busy]} moves go on at {busy}")
             elif not places:
-                self._rest(source, source, "no other instance is open and has a place free")
+                self._rest(source, source, NO_PLACE)
             tried = () if busy is not None else free[:PLACES_TRIED]
             if not any(self._send_away(source, p, found) for p in tried):
                 return list(found.values())

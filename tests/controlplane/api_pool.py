@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_django.fixtures import Settings as DjangoSettings
 
+from controlplane.gateway import live_requests
 from controlplane.tenants.models import Tenant
 from engine_pool.client import serve_clients, served_clients
 from engine_pool.config import PoolConfig
@@ -94,6 +95,8 @@ class ApiPool:
 def serving(url: str, settings: DjangoSettings, instances: int = 4) -> Iterator[ApiPool]:
     """Lets this process serve a pool, within the block."""
     before, pool = served_clients(), ApiPool(url)
+    # A request's record never changes, but another test's request may have the same id.
+    live_requests._known.clear()
     pool.report(instances)
     settings.POOL = replace(settings.POOL, redis_url=url)
     serve_clients([pool])  # type: ignore[list-item]
