@@ -10,6 +10,7 @@ import redis
 from engine_pool.errors import InstanceLost, PoolError
 from engine_pool.ports import EngineRequest
 from engine_pool.stream import Visit
+from engine_pool.task_end import end_tasks
 from engine_pool.token_log import LogTimes, TokenFrame, TokenLogWriter
 from engine_pool.types import (
     EngineKind,
@@ -33,6 +34,19 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110 - the condition is anybody's
             await asyncio.sleep(0.005)
+
+
+async def assert_ends_after(task: asyncio.Task[None], turns: int) -> None:
+    """Ends a task after so many turns of the event loop; one that goes on is ended all the same, so
+    that the test can end."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await end_tasks([task])
+    has_ended = task.done()
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0.01)
+    assert has_ended, f"goes on after {turns} turns"
 
 
 class FakeSink:

@@ -12,10 +12,9 @@ from engine_pool import view
 from engine_pool.ledger import LEDGER_LIFE_S
 from engine_pool.live_view import LiveView
 from engine_pool.store import connect_async
-from engine_pool.task_end import end_tasks
 from engine_pool.types import FleetEvent, InFlight, InstanceName, PriorityClass, RequestId
 from engine_pool.view import Bulletin
-from tests.controlplane.fakes import load_of, status_of, until
+from tests.controlplane.fakes import assert_ends_after, load_of, status_of, until
 from tests.controlplane.moving_pool import committed
 
 TURNS = 30
@@ -116,14 +115,7 @@ async def test_it_ends_though_its_connections_break_at_that_moment(
         await until(lambda live=live: live.store_connected)
         store.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         store.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        await end_tasks([task])
-        has_ended = task.done()
-        while not task.done():
-            task.cancel()
-            await asyncio.sleep(0.01)
-        assert has_ended, f"goes on after {turns} turns"
+        await assert_ends_after(task, turns)
     await client.aclose()
 
 

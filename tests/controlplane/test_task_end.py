@@ -8,6 +8,7 @@ import pytest
 from engine_pool import task_end
 from engine_pool.store import connect_async
 from engine_pool.task_end import end_tasks
+from tests.controlplane.fakes import assert_ends_after
 
 TURNS = 60
 """Of the event loop: a question and its answer take about ten."""
@@ -23,14 +24,7 @@ async def test_a_loop_that_asks_the_store_ends_at_any_moment(store_url: str) -> 
     store = connect_async(store_url)
     for turns in range(TURNS):
         asking = asyncio.create_task(in_a_loop(store.ping))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        await end_tasks([asking])
-        has_ended = asking.done()
-        while not asking.done():
-            asking.cancel()
-            await asyncio.sleep(0.01)
-        assert has_ended, f"goes on after {turns} turns"
+        await assert_ends_after(asking, turns)
     assert await store.ping()
     await store.aclose()
 
